@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hook import counters, system
 from hook.errors import HookError, Reason
-from hook.models import Owed
+from hook.models import OwedLines
 from hook.validation import replace
 
 TYPE_CHECKING = False
@@ -28,35 +28,54 @@ def make_line(state: KeyState, ended: list[MonGroup], boottime: float, unix: flo
     return [system.dumps(_describe_run(state, ended, boottime, unix))] if _had_member(state, ended) else []
 
 
-def write_lines(run: RunDir, state: KeyState) -> KeyState:
-    """Write the lines that a key owes, the last of which is that of its end; it owes those that cannot be written.
+def write_lines(run: RunDir, key: str, owed: list[OwedLines]) -> list[OwedLines]:
+    """Write the lines that a key owes, the last of which is that of its end. Returns those that cannot be written.
 
     A failure is reported, and stops nothing.
     """
-    lines = state.owed.lines if state.owed is not None else []
-    try:
-        system.append_lines(state.history_file, lines)
-    except OSError as error:
-        from hook.words import format_count
-
-        why, what = name_write_error(error), f"{format_count(len(lines), 'line')} of history"
-        run.complaints.append(unwritten_error(what, state.history_file, why))
-        size, drops = sum(map(len, lines)), 0
-        while size > MOST_CHARACTERS:
-            size -= len(lines[drops])
-            drops += 1
-        return drop_lines(run, replace(state, owed=Owed(lines=lines, why=why)), drops)
-    return replace(state, owed=None)
+    left, errors = try_lines(run, owed, f"what key {key} used")
+    run.complaints += errors
+    return left
 
 
-def drop_lines(run: RunDir, state: KeyState, number: int) -> KeyState:
-    """Drop so many of the lines that a key owes, the oldest, for which there is no room; they are counted."""
-    if not number or state.owed is None:
-        return state
-    lines, why = state.owed.lines[number:], state.owed.why
+def try_lines(run: RunDir, owed: list[OwedLines], what: str, drops: int = 0) -> tuple[list[OwedLines], list[HookError]]:
+    """Append the lines that a key owes to their files. Returns those that it owes now, and why `what` is not written.
+
+    If a file cannot be written, so many of the oldest lines are dropped, of which some may have been written.
+    """
+    left, errors = list[OwedLines](), list[HookError]()
+    for waiting in owed:
+        try:
+            system.append_lines(waiting.file, waiting.lines)
+        except OSError as error:
+            why = name_write_error(error)
+            left.append(replace(waiting, why=why))
+            errors.append(unwritten_error(what, waiting.file, why))
+        else:
+            drops -= len(waiting.lines)
+    return _drop_oldest(run, left, max(drops, 0)), errors
+
+
+def _drop_oldest(run: RunDir, left: list[OwedLines], drops: int) -> list[OwedLines]:
+    """Drop so many of the oldest lines, and those that have no room."""
+    sizes = [len(line) for owed in left for line in owed.lines]
+    drops = min(drops, len(sizes))
+    while sum(sizes[drops:]) > MOST_CHARACTERS:
+        drops += 1
+    if drops:
+        count_dropped(run, drops, left[0].why)
+    kept = []
+    for owed in left:
+        if lines := owed.lines[drops:]:
+            kept.append(replace(owed, lines=lines))
+        drops = max(drops - len(owed.lines), 0)
+    return kept
+
+
+def count_dropped(run: RunDir, number: int, why: str) -> None:
+    """Count lines that are dropped unwritten, and report them."""
     run.count_run(DROPPED_LINES, number)
     run.complaints.append(HookError(Reason.IO, "dropped lines", number=number, tried=why))
-    return replace(state, owed=Owed(lines=lines, why=why) if lines else None)
 
 
 def name_write_error(error: OSError) -> str:

@@ -41,10 +41,11 @@ def settle(
     removed += removes
     # The line before the record: killed in between, the key goes on or ends again, and its line has the same ID and
     # is the last. The other order would lose it.
-    if after is not None and after.owed is not None:
+    if after is not None and after.owed is not None and (before is None or after.completed_at != before.completed_at):
         from hook import ending
 
-        after = ending.write_lines(context.run, after)
+        left = ending.write_lines(context.run, after.key, life_end.list_owed(after))
+        after = life_end.set_owed(after, left)
     kept = life_end.keep(after, snapshots=context.options.snapshot_ttl > 0) if after is not None else None
     # The record before rmdir, which takes the counters with it. Killed in between: a group without a member, which
     # reconcile removes, or the key's next hook takes over.

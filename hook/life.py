@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 def join(state: KeyState | None, container: Container, member: Member, group: MonGroup, *, displaces: bool) -> KeyState:
     """Add a container, as a `member`, and its group to a key; the first member begins a run of the key.
 
-    The run's history goes to the file that this first one names, or else to the first that is named. `displaces` says
-    that the present member of this ID stays, since it is another live process.
+    The run's history goes to the file that this first one names; if it names none, to the first that a later member
+    names. `displaces` says that the present member of this ID stays, since it is another live process.
     """
     key = container.key
     begins = state is None or state.completed_at is not None
+    if begins and state is not None and state.owed is not None:
+        from hook import life_end
+
+        state = life_end.set_owed(state, life_end.list_owed(state))  # with the file of the former run
     if state is None or (begins and not state.groups):
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         state = KeyState(
@@ -43,7 +47,6 @@ def join(state: KeyState | None, container: Container, member: Member, group: Mo
             kind=key.kind,
             created_at=system.format_utc(container.unix),
             created_boottime=container.boottime,
-            history_file=state.history_file if state is not None else "",
             owed=state.owed if state is not None else None,
         )
     elif begins:
@@ -66,7 +69,7 @@ def join(state: KeyState | None, container: Container, member: Member, group: Mo
         pod_namespace=state.pod_namespace or container.pod.namespace,
         pod_name=state.pod_name or container.pod.name,
         name=(member.name or state.name) if state.kind == "container" else None,
-        history_file=(container.history_file if begins else "") or state.history_file or container.history_file,
+        history_file=("" if begins else state.history_file) or container.history_file,
         job_labels=container.labels if begins else state.job_labels,
     )
     known = (state.pod_namespace, state.pod_name, state.name)

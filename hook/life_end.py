@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from hook import names, system
-from hook.models import MonGroup, Owed
+from hook.models import MonGroup, Owed, OwedLines
 from hook.validation import MOST_NATURAL, replace
 
 TYPE_CHECKING = False
@@ -86,8 +86,7 @@ def complete(
         return completed
     from hook import ending
 
-    line = ending.make_line(state, ended, boottime, unix)
-    return owe(completed, [*(state.owed.lines if state.owed is not None else []), *line])
+    return owe(completed, ending.make_line(state, ended, boottime, unix))
 
 
 def finish(group: MonGroup, texts: Texts | None) -> MonGroup:
@@ -145,8 +144,34 @@ def reopen_with(state: KeyState, groups: list[MonGroup]) -> KeyState:
 
 
 def owe(state: KeyState, lines: list[str]) -> KeyState:
-    """Set the lines of history that a key owes, the oldest first; `settle` tries to write them."""
-    return replace(state, owed=Owed(lines=lines, why="not tried yet") if lines else None)
+    """Add lines of history that a key owes to its file; `settle` tries to write all that it owes."""
+    if not lines:
+        return state
+    owed = list_owed(state)
+    if owed and owed[-1].file == state.history_file:
+        lines = [*owed.pop().lines, *lines]
+    return set_owed(state, [*owed, OwedLines(file=state.history_file, lines=lines, why="not tried yet")])
+
+
+def list_owed(state: KeyState) -> list[OwedLines]:
+    """List the lines of history that a key owes, the oldest first, by the files that they belong to."""
+    owed = state.owed
+    if owed is None:
+        return []
+    return [OwedLines(file=owed.file or state.history_file, lines=owed.lines, why=owed.why), *owed.others]
+
+
+def count_owed(state: KeyState) -> int:
+    """Count the lines of history that a key owes."""
+    return sum(len(owed.lines) for owed in list_owed(state))
+
+
+def set_owed(state: KeyState, owed: list[OwedLines]) -> KeyState:
+    """Set the lines of history that a key owes, the oldest first."""
+    if not owed:
+        return replace(state, owed=None)
+    first, *others = owed
+    return replace(state, owed=Owed(lines=first.lines, why=first.why, file=first.file, others=others))
 
 
 def keep(state: KeyState, *, snapshots: bool) -> KeyState | None:

@@ -174,13 +174,28 @@ class Returned(Model):
     late_cpu: Seconds = 0.0
 
 
-class Owed(Model):
-    """The lines of history that a key owes, since its file could not be written."""
+class OwedLines(Model):
+    """The lines of history that a key owes to one file."""
 
+    file: Annotated[str, AfterValidator(names.check_file)]
     # The oldest first.
     lines: list[str]
     # The kernel's word and its errno.
     why: str
+
+
+class Owed(Model):
+    """The lines of history that a key owes, since their file could not be written. life_end.list_owed lists them.
+
+    The fields but `others` are those of the oldest lines.
+    """
+
+    lines: list[str]
+    why: str
+    # In the record of an earlier version it is empty: it is the file of the key.
+    file: Annotated[str, AfterValidator(names.check_file)] = ""
+    # Those of later runs, which have other files.
+    others: list[OwedLines] = []
 
 
 class KeyState(Model):

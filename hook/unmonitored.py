@@ -6,7 +6,7 @@ A bill without that line would look whole. The core imports this only where a fa
 
 from __future__ import annotations
 
-from hook import counters, ending, system
+from hook import counters, ending, names, system
 from hook.errors import HookError, Reason
 from hook.models import Failure
 
@@ -37,7 +37,8 @@ def close(context: Context, container: str, process: Container | Failure | None 
     # After the line: killed in between, it is written once more, with the same ID.
     context.run.remove(Failure, container)
     if reason is not None:
-        context.run.count_run(COUNTED + reason)
+        # A record that is damaged may have any text there.
+        context.run.count_run(COUNTED + (reason if names.is_container_id(reason) else Reason.IO))
 
 
 def _ran_unmonitored(context: Context, failure: Failure, process: Container | Failure | None) -> bool:

@@ -29,10 +29,10 @@ _SHORT_LENGTH = 12  # of an engine's ID where people read it, as Podman and cric
 # --- Texts of tenants, made safe to print
 
 
-def printable(text: str) -> str:
-    """Return `text` as one line of printable ASCII of bounded length, so that no tenant can forge log lines."""
+def printable(text: str, *, is_ascii: bool = True) -> str:
+    """Return `text` as one printable line of bounded length, so that no tenant can forge log lines."""
     short = text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
-    return "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in short)
+    return "".join(c if c.isprintable() and (c <= "~" or not is_ascii) else ascii(c)[1:-1] for c in short)
 
 
 def short_id(container: str) -> str:

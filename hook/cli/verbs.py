@@ -253,6 +253,8 @@ def top(given: options.Top, request: Request) -> None:
 def show_history(given: options.History, request: Request) -> int:
     from hook.show import history
 
+    if not given.history:
+        raise Usage("--history: no file; without this option it is the one that hooks write")
     now = system.unix_time()
     try:
         since = history.parse_time("--since", given.since, now)
@@ -264,15 +266,17 @@ def show_history(given: options.History, request: Request) -> int:
     except ValueError as error:
         raise Usage(str(error)) from None
     except files.Unreadable as error:
-        why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
+        why = "a hook with --history=FILE writes it when a container ends; `install --history=FILE` sets that option"
+        if Places(_find_own_prefix()).is_for_jobs():
+            why = "the first job that ends makes it: see list, and reconcile"
         raise Usage(f"cannot read {error}; {why}") from None
-    absent = f"no job in {given.history} matches {', '.join(map(repr, jobs.absent))[:200]}" if jobs.absent else ""
-    if absent and len(jobs.absent) == len(given.name):
+    absent = jobs.explain_absent(given.by)
+    if jobs.absent and len(jobs.absent) == len(given.name):
         raise Usage("; ".join(filter(None, [absent, jobs.explain()])))  # the job may be in a file that was not read
     if request.is_json:
         show.write(history.rows_to_json(jobs, rows))
     elif given.csv:
-        show.write(history.format_csv(rows))
+        show.write(history.format_csv(rows), "utf-8")
     else:
         show.print_answer(history.format_rows(jobs, rows, show.get_screen()))
     for problem in filter(None, [jobs.explain() if given.csv else "", absent]):

@@ -28,7 +28,7 @@ from hook import system
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import files, hooksd, programs
-from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, MARK, NAME, STUB, TARGETS, Places, find_origin
+from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, KUBERNETES, MARK, NAME, STUB, TARGETS, Places, find_origin
 from hook.reconcile import run as reconcile
 from hook.words import explain
 
@@ -446,7 +446,9 @@ def plan_stub(places: Places) -> list[Step]:
 def format_removal(taken: Taken, remains: reconcile.Remains) -> list[str]:
     """Return a line for each thing that was left, and why."""
     lines = [f"left: {line}" for line in remains.left]
-    if any(step.verb == "stub" for step, _ in taken) and any(map(programs.find_program, CONTAINERDS)):
+    is_removed = any(step.verb == "stub" for step, _ in taken)
+    was_for_pods = any(step.what.endswith(f"-{KUBERNETES}.json") for step, _ in taken)
+    if is_removed and was_for_pods and any(map(programs.find_program, CONTAINERDS)):
         lines.append("if a base_runtime_spec of containerd names the program, remove that before the next boot")
     if remains.unfinished:
         lines += [f"kept: {line}" for line in remains.unfinished]

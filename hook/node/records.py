@@ -15,7 +15,7 @@ from functools import partial
 from stat import S_ISREG
 from typing import TypeVar
 
-from hook import names, system
+from hook import life_end, names, system
 from hook.damage import ASIDE
 from hook.errors import UNNAMED, as_hook_error
 from hook.models import Failure, Index, KeyState, Model
@@ -155,9 +155,8 @@ def find_early(states: Iterable[KeyState]) -> set[str]:
 
 def find_surplus(states: Iterable[KeyState]) -> Counter[str]:
     """Count the lines of history beyond MOST_LINES that wait, by key: the oldest ones."""
-    waiting = sorted(
-        (state.completed_boottime or 0.0, state.key, len(state.owed.lines)) for state in states if state.owed
-    )
+    owing = (state for state in states if state.owed is not None)
+    waiting = sorted((state.completed_boottime or 0.0, state.key, life_end.count_owed(state)) for state in owing)
     excess, surplus = sum(number for _, _, number in waiting) - MOST_LINES, Counter[str]()
     for _, key, number in waiting:
         if excess > 0:

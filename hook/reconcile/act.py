@@ -42,6 +42,7 @@ from hook.reconcile.move import Mover, Place, Source, read_groups
 from hook.reconcile.survey import Survey
 from hook.store import LockedKey
 from hook.unmonitored import close
+from hook.words import format_count
 
 LONGEST_KEY = 64  # of a job, in characters
 _ENOUGH = 100  # tasks of no known container, of which a few are named
@@ -135,16 +136,14 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: in
 
     Then so many of the oldest lines as are `surplus` of the key are dropped.
     """
-    settle(context, locked, state)
-    if locked.state is None or locked.state.owed is None:
+    if state.owed is None:
         return
-    error = context.run.complaints.pop()
-    if surplus:
-        after = ending.drop_lines(context.run, locked.state, surplus)
-        settle(context, locked, after)
-        if after.owed is not None:  # it was tried again
-            context.run.complaints.pop()
-    raise error
+    what = f"{format_count(life_end.count_owed(state), 'line')} of history"
+    owed, errors = ending.try_lines(context.run, life_end.list_owed(state), what, surplus)
+    # After the lines: killed in between, they are written once more, each with the same id.
+    settle(context, locked, life_end.set_owed(state, owed))
+    if errors:
+        raise errors[0]
 
 
 def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: bool = False) -> bool:

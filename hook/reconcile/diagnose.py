@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from hook import labels, names, reclaim, resctrl, system, validation
+from hook import labels, life_end, names, reclaim, resctrl, system, validation
 from hook.errors import Reason
 from hook.key import is_held
 from hook.models import Failure, KeyState, Member, State
@@ -124,7 +124,8 @@ def _diagnose_record(survey: Survey, state: KeyState) -> Iterator[Action]:
     """List the actions that a key needs because of its record."""
     key, is_listed = state.key, _is_listed(survey, state.key)
     if state.owed is not None:
-        yield Action("write", key, why=f"{format_count(len(state.owed.lines), 'line')} of history not written yet")
+        waiting = format_count(life_end.count_owed(state), "line")
+        yield Action("write", key, why=f"{waiting} of history not written yet")
     if any(survey.mark_counters(group) is not group for group in state.groups):
         yield Action("mark", key, why="some of its counters have come, gone, or started again")
     if state.completed_at is not None or state.recovering or (is_listed and not state.members):

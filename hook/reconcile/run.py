@@ -22,7 +22,7 @@ from hook.key import settle
 from hook.models import KeyState, Options, State
 from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
-from hook.reconcile.act import act, end_key, make_container
+from hook.reconcile.act import act, end_key, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
 from hook.reconcile.record import LateCpu, change_record
@@ -417,8 +417,10 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
     try:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
             state = locked.state
-            has_tried = state is not None and end_key(context, locked, state, by_order=True)
-            if locked.state is not None and not (has_tried and locked.state.owed):
+            is_ended = state is not None and end_key(context, locked, state, by_order=True)
+            if locked.state is not None and not is_ended:
+                write_owed(context, locked, locked.state)
+            if locked.state is not None and locked.state.owed is None:
                 settle(context, locked, life_end.forget(locked.state))
             if locked.state is None:
                 return None

@@ -53,16 +53,16 @@ def print_answer(answer: dict[str, Any] | list[str]) -> None:
     write("".join(line + "\n" for line in answer) if isinstance(answer, list) else system.dumps(answer) + "\n")
 
 
-def write(text: str | Iterable[str]) -> None:
-    """Write text in ASCII, and flush it, because the process ends without Python's clean-up.
+def write(text: str | Iterable[str], encoding: str = "ascii") -> None:
+    """Write text in ASCII, or in another encoding, and flush it: the process ends without Python's clean-up.
 
     Of a text in pieces, a thousand are in memory. Raises BrokenPipeError if the reader has ended, else HookError.
     """
     pieces = iter([text] if isinstance(text, str) else text)
     while sys.stdout is not None and (part := "".join(islice(pieces, 1000))):  # None: closed by the parent process
         try:
-            sys.stdout.write(part.encode("ascii", "backslashreplace").decode())
-            sys.stdout.flush()
+            sys.stdout.buffer.write(part.encode(encoding, "backslashreplace"))
+            sys.stdout.buffer.flush()
         except BrokenPipeError:
             raise
         except OSError as error:

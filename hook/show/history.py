@@ -15,10 +15,12 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, time, timedelta, timezone
+from datetime import datetime, time, timedelta
+from difflib import get_close_matches
 from itertools import chain
 from operator import add
 from types import SimpleNamespace
@@ -49,6 +51,9 @@ _KIND = r"(\.[A-Za-z]\w*)?"  # what compresses a file
 _OTHER_NAME = "not a name that logrotate gives; add a number to have the file read, as in history.jsonl.13"
 _COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
 """How the files of programs begin that the standard library of some Python cannot read."""
+_FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
+"""How a formula begins, and the wide forms of these, which some spreadsheets take for them."""
+_MOST_NAMES = 10_000
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
 BY = ("name", "pod", "namespace", "day")
@@ -77,12 +82,42 @@ class Jobs:
     skipped: dict[str, int] = field(default_factory=dict)  # the number of unreadable lines of a file
     problems: list[str] = field(default_factory=list)  # a line for each file that was not read, or not to its end
     known: set[str] = field(default_factory=set)  # the names that a job has, also one that ended at another time
+    known_labels: set[str] = field(default_factory=set)  # the names of the labels that a job has, as above
+    is_empty: bool = True  # no file has a job
     _replaced: dict[str, int] = field(default_factory=dict)  # by ID: how many selected lines have a later one
 
     @property
     def absent(self) -> list[str]:
         """The names that no job has."""
         return [name for name in self.names if name not in self.known]
+
+    def explain_absent(self, by: str | None) -> str:
+        """Return one line on the names, and on the labels of filters and sums, that no job has, and what was meant."""
+        parts = [f"matches {', '.join(map(self._ask, self.absent))[:300]}"] if self.absent else []
+        wanted = {name: list[str]() for name, _ in self.labels}
+        if by is not None and by not in BY:
+            wanted[by] = [*BY]
+        for name, others in wanted.items():
+            if name not in self.known_labels and not self.is_empty:
+                parts.append(f"has a label {name!r}{_ask(get_close_matches(name, [*others, *self.known_labels], 1))}")
+        return f"no job in {self.path} {' or '.join(parts)}" if parts else ""
+
+    def _ask(self, wanted: str) -> str:
+        """Return a name that no job has, and ask whether one was meant that has it as a part, or looks like it."""
+        word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(wanted)}(?![A-Za-z0-9])")
+
+        def choose(jobs: Iterator[Job]) -> list[str]:
+            best, others = (False, 0.0, ""), dict[str, None]()
+            for job in jobs:
+                texts = [name_job(job), job.pod or "", *(container.name or "" for container in job.containers)]
+                for name in filter(None, texts):
+                    if wanted and wanted in name:
+                        best = max(best, (bool(word.search(name)), 1 / len(name), name))
+                    elif len(others) < _MOST_NAMES:
+                        others[name] = None
+            return [best[2]] if best[2] else get_close_matches(wanted, others, 1)
+
+        return f"{wanted!r}{_ask(Jobs(self.path).collect(choose))}"
 
     def collect(self, make: Callable[[Iterator[Job]], _T]) -> _T:
         """Return what `make` makes of the jobs, in the order of the files. It is called once for each pass.
@@ -150,6 +185,8 @@ class Jobs:
             for job in self._read_file(path):
                 matching = {*_list_names_of(job)}.intersection(self.names) if self.names else set()
                 self.known |= matching
+                self.known_labels.update(job.labels)
+                self.is_empty = False
                 count = lines.get(job.id, 0)
                 if count:
                     self._replaced[job.id] = count
@@ -207,7 +244,15 @@ def parse_time(option: str, text: str | None, now: float) -> str:
 
 
 def _to_utc(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+    """Convert a time to UTC, as in lines; one that clocks skip is the moment of the change, one shown twice the first.
+
+    Only then the two folds differ. Before Python 3.12 astimezone() converts a time that is skipped to a wrong one.
+    """
+    late, early = (int(moment.replace(fold=fold).timestamp()) for fold in (0, 1))
+    while late - early > 1:  # between them is the change
+        middle = (late + early) // 2
+        late, early = (middle, early) if datetime.fromtimestamp(middle) >= moment else (late, middle)  # noqa: DTZ006
+    return system.format_utc(late)
 
 
 def to_local(moment: str) -> str:
@@ -219,6 +264,10 @@ def to_local(moment: str) -> str:
 
 
 # --- Lines
+
+
+def _ask(names: Sequence[str]) -> str:
+    return "".join(f" (did you mean {name}?)" for name in names)
 
 
 def _find_begin(path: str) -> str:
@@ -310,6 +359,7 @@ class Row:
         self.begin = ""  # of the job, or of the last one; it may be empty
         self.labels = set[str]()  # the columns of those that its jobs have
         self.use: Uses = {}  # by event, with the seconds under _ALL
+        self.unmonitored = Counter[str]()  # how many of its jobs were not metered, by reason
         if job:
             self.add(job)
 
@@ -322,6 +372,8 @@ class Row:
         self.labels.update(map("label_{}".format, job.labels))
         self.begin = max(self.begin, job.begin or "")
         self.jobs += 1
+        if job.reason is not None:
+            self.unmonitored[job.reason] += 1
 
 
 @dataclass(frozen=True)
@@ -395,6 +447,8 @@ def format_rows(jobs: Jobs, rows: Rows, screen: Screen) -> list[str]:
         *([numbers("RUNS", [*map(str, runs)])] if any(count != 1 for count in runs) else []),
     ]
     notes = [f"{number} of {rows.count} shown"] if number < rows.count else []
+    if missing := rows.total.unmonitored:
+        notes.append(f"not metered, and in no sum: {_count_reasons(missing, ', ')}")
     limits = {"at or after": jobs.since, "before": jobs.until}
     if times := [f"{word} {to_local(moment)}" for word, moment in limits.items() if moment]:
         notes.append(f"ended {' and '.join(times)}")
@@ -422,7 +476,13 @@ def _to_json(row: Row) -> dict[str, Any]:
     if row.job:
         return {"name": row.name, **row.job.model_dump(), "use": use}
     unknown = sorted(event for event, total in totals.items() if total.unknown)
-    return {"jobs": row.jobs, "seconds": to_number(row.use[_ALL].value), "use": use, "unknown": unknown}
+    seconds, unmonitored = to_number(row.use[_ALL].value), dict(sorted(row.unmonitored.items()))
+    return {"jobs": row.jobs, "seconds": seconds, "use": use, "unknown": unknown, "unmonitored": unmonitored}
+
+
+def _count_reasons(unmonitored: Mapping[str, int], between: str) -> str:
+    """Say how many jobs were not metered for each reason."""
+    return between.join(f"{number} {to_word(reason)}" for reason, number in sorted(unmonitored.items()))
 
 
 def format_csv(rows: Rows) -> Iterator[str]:
@@ -432,9 +492,9 @@ def format_csv(rows: Rows) -> Iterator[str]:
     head = f"label_{rows.by}" if rows.by and rows.by not in BY else rows.by or "name"
     if rows.by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
-        columns = [*first, *sorted(rows.total.labels), *events, "unknown", "late_cpu_seconds", "id"]
+        columns = [*first, *sorted(rows.total.labels), *events, "unknown", "reason", "late_cpu_seconds", "id"]
     else:
-        columns = [head, "jobs", "seconds", *events, "unknown"]
+        columns = [head, "jobs", "seconds", *events, "unknown", "unmonitored"]
     write_row = csv.writer(SimpleNamespace(write=str), lineterminator="\n").writerow  # returns what `write` returns
     yield write_row(map(_to_cell, columns))
     for row in rows.shown:
@@ -442,6 +502,7 @@ def format_csv(rows: Rows) -> Iterator[str]:
         containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
         labels = {f"label_{name}": text for name, text in fields.get("labels", {}).items()}
         cells = {**fields, **fields["use"], **labels, "containers": containers, "unknown": " ".join(fields["unknown"])}
+        cells["unmonitored"] = _count_reasons(row.unmonitored, " ")
         yield write_row(_to_cell(cells.get(name)) for name in columns)
 
 
@@ -449,5 +510,5 @@ def _to_cell(value: str | float | None) -> str | float | None:
     """Quote a text that a spreadsheet would take for a formula, since tenants choose names."""
     if not isinstance(value, str):
         return value
-    safe = printable(value)
-    return f"'{safe}" if safe.lstrip().startswith(("=", "+", "-", "@")) else safe
+    safe = printable(value, is_ascii=False)
+    return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe

@@ -138,12 +138,14 @@ def _lay_out_keys(
 ) -> list[str]:
     """Lay out a table of keys, or of sums by their names, and of their use, with these columns in between.
 
-    A terminal gets short keys, and none that is the name.
+    A terminal gets short keys, and none that is the name, or in its place, so that a row has one without this column.
     """
     titles = [row if isinstance(row, str) else row.title for row, _ in rows]
     keys = ["" if isinstance(row, str) else row.state.key for row, _ in rows]
     if screen.width is not None:
-        keys = ["" if key == title else _shorten_key(key) for title, key in zip(titles, keys)]
+        short = [*map(_shorten_key, keys)]
+        titles = [key if title == NOTHING else title for title, key in zip(titles, short)]
+        keys = ["" if title in (key, cut) else cut for title, key, cut in zip(titles, keys, short)]
     first = [Column("NAME", titles), Column("KEY", keys)]
     return lay_out_uses([*first, *columns], [use for _, use in rows], heads, screen)
 

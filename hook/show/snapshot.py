@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 from hook import counters, resctrl, system
 from hook.errors import HookError
 from hook.labels import name_key
+from hook.life_end import list_owed
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
 from hook.node.records import Broken, Records, leave_out, locate_state, read_record, read_state
@@ -307,9 +308,8 @@ class Inventory:
     def list_owed(self) -> list[Waiting]:
         """Count the lines of history that wait to be written, by file and reason."""
         counts = Counter[tuple[str, str]]()
-        for state in (key.state for key in self.keys):
-            if state.owed is not None:
-                counts[state.history_file, state.owed.why] += len(state.owed.lines)
+        for owed in (owed for key in self.keys for owed in list_owed(key.state)):
+            counts[owed.file, owed.why] += len(owed.lines)
         return [Waiting(file, why, number) for (file, why), number in sorted(counts.items())]
 
 

@@ -2,13 +2,18 @@
 """Makes the completions of shells from the table of commands.
 
 The words of a command never change, so a shell asks no program for them. The keys and names of a node are those in its
-run directory: all users may list the keys, root the names. Tenants choose some, so only harmless ones are offered.
+run directory, and labels also those of the last jobs in the history: all users may list the keys, root the others.
+Tenants choose some, so only harmless ones are offered. Files are only offered where one is meant.
 """
 
 from __future__ import annotations
 
-from hook.cli.command_line import list_arguments, list_options
+from textwrap import indent
+
+from hook.cli.command_line import Argument, list_arguments, list_options
 from hook.cli.verbs import VERBS
+from hook.models import Options
+from hook.node.paths import HISTORY
 from hook.show.history import BY
 
 TIMES = ("today", "yesterday", "last night", "1h", "12h", "7d", "4w")
@@ -23,14 +28,27 @@ NAMES = (
     f"-name '*.json' -exec sed -En '{OF_PODS}; {OF_OTHERS}' '{{}}' + "
     "-o -type d -printf '%f\\n' 2>/dev/null | grep -xE '[A-Za-z0-9][A-Za-z0-9_.+,/-]*'"
 )
+OBJECT = r"""[{]("[A-Za-z0-9_]+": "([^"\]|[\].)*",? ?)*"""  # fish would take two backslashes for one
+LABELS = (
+    f"find \"$run/groups\" \"$file\" -name '*.json' -exec grep -ohE '\"job_labels\": {OBJECT}' '{{}}' + "
+    f"-o -path \"$file\" -exec tail -n 1000 '{{}}' ';' 2>/dev/null | grep -oE '\"(job_)?labels\": {OBJECT}' | "
+    "grep -oE '\"[A-Za-z_][A-Za-z0-9_]*\": \"' | tr -d '\": ' | sort -u"
+)
+VALUES = {"by": "s/^/--by=/", "label": "s/.*/--label=&=/"}
+"""The options that take a label, with what sed makes of its name."""
+PLACES = ("DIR", "FILE", "PATH")
+"""The placeholders of values that are files."""
 BASH = """\
 # bash completion of resctrl-mon-hook: the commands, and the arguments of each
 _resctrl_mon_hook() {{
-    local line="${{COMP_LINE:0:COMP_POINT}}" words="" run=/run/resctrl-mon-hook before word
+    local line="${{COMP_LINE:0:COMP_POINT}}" words="" run={run} file={history} before word IFS=$' \\t\\n'
     local current="${{line##*[[:space:]]}}"
     read -ra before <<<"${{line%"$current"}}"
     for word in "${{before[@]}}"; do
-        [[ "$word" != --run-dir=* ]] || run="${{word#*=}}"
+        case "$word" in
+        --run-dir=*) run="${{word#*=}}" ;;
+        --history=*) file="${{word#*=}}" ;;
+        esac
     done
     case "${{before[1]-}}" in
 {cases}
@@ -39,22 +57,30 @@ _resctrl_mon_hook() {{
     show) words+=" $({names})" ;;
     run | assign | release) words+=" $({jobs} | sed 's/^/--key=/')" ;;
     esac
+    case "${{before[1]-}} $current" in
+{labels}
+    esac
+    [[ " ${{before[*]}} " != *" -- "* ]] || words=""
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
     # Not `--run-dir=` again, so that bash offers files
     [[ "${{COMPREPLY[0]-}}" != "$current" || "$current" != *= ]] || COMPREPLY=("${{COMPREPLY[@]:1}}")
     # readline replaces only what follows the last `=`
     [[ "$current" != *=* ]] || COMPREPLY=("${{COMPREPLY[@]#"${{current%%=*}}="}}")
     [[ "${{COMPREPLY[0]-}}" != *= ]] || compopt -o nospace
+    # Files for the value of an option that names one, and for the command of `run`
+    [[ "$current" =~ ^--({places})= || " ${{before[*]}} " == *" -- "* ]] || compopt +o default
 }}
 complete -o default -F _resctrl_mon_hook resctrl-mon-hook
 """
 ZSH = """\
 #compdef resctrl-mon-hook
 # The commands, and the arguments of each
-local verb="" words_of_verb="" run=/run/resctrl-mon-hook
+local verb="" words_of_verb="" run={run} file={history}
 (( CURRENT == 2 )) || verb="$words[2]"
 local -a places=(${{(M)words:#--run-dir=*}})
 (( $#places == 0 )) || run="${{places[-1]#*=}}"
+places=(${{(M)words[1,CURRENT-1]:#--history=*}})
+(( $#places == 0 )) || file="${{places[-1]#*=}}"
 case "$verb" in
 {cases}
 esac
@@ -62,10 +88,16 @@ case "$verb" in
 show) words_of_verb+=" $({names})" ;;
 run | assign | release) words_of_verb+=" $({jobs} | sed 's/^/--key=/')" ;;
 esac
+case "$verb $PREFIX" in
+{labels}
+esac
 local -a offered=(${{(M)${{(Q)${{(Z+n+)words_of_verb}}}}:#${{(b)PREFIX}}*}})
 [[ "$PREFIX" != --*= ]] || offered=(${{offered:#${{(b)PREFIX}}}})
-if [[ "$PREFIX" == --*= && -z "$offered" ]]; then
+# Files for the value of an option that names one, and for the command of `run`
+if [[ "$PREFIX" =~ '^--({places})=' ]]; then
     compset -P '--*='
+    _files
+elif (( ${{words[(I)--]}} > 0 && ${{words[(I)--]}} < CURRENT )); then
     _files
 else
     compadd -S '' -- ${{(M)offered:#*=}}
@@ -75,8 +107,14 @@ fi
 FISH = """\
 # fish completion of resctrl-mon-hook: the commands, and the arguments of each
 function __resctrl_mon_hook_run_dir
-    set -l run /run/resctrl-mon-hook (string replace -f -- --run-dir= '' (commandline -opc))
+    set -l run {run} (string replace -f -- --run-dir= '' (commandline -opc))
     echo $run[-1]
+end
+function __resctrl_mon_hook_labels
+    set -l run (__resctrl_mon_hook_run_dir)
+    set -l file {history} (string replace -f -- --history= '' (commandline -opc))
+    set file $file[-1]
+    {labels}
 end
 function __resctrl_mon_hook_names
     set -l run (__resctrl_mon_hook_run_dir)
@@ -88,8 +126,9 @@ function __resctrl_mon_hook_jobs
 end
 complete -c resctrl-mon-hook -f
 {cases}
-# Files for the value of an option
-complete -c resctrl-mon-hook -F -n "string match -q -- '--*=*' (commandline -ct)"
+# Files for the value of an option that names one, and for the command of `run`
+complete -c resctrl-mon-hook -F -n "string match -qr -- '^--({places})=' (commandline -ct)"
+complete -c resctrl-mon-hook -F -n "contains -- -- (commandline -opc)"
 """
 
 
@@ -106,25 +145,46 @@ def make_completions() -> dict[str, str]:
         }
         return [(name or '""', " ".join(found)) for name, found in quoted.items()]
 
-    dynamic = {"names": NAMES, "jobs": JOBS}
+    taking = {
+        option: [name for name in VERBS if option in {argument.name for argument in list_arguments(VERBS[name])}]
+        for option in VALUES
+    }
+    arguments = [argument for name in VERBS for argument in list_all(name)]
+    places = "|".join(sorted({argument.word[2:] for argument in arguments if argument.value in PLACES}))
+    dynamic = {"names": NAMES, "jobs": JOBS, "places": places, "run": Options().run_dir, "history": HISTORY}
     conditions = ["__fish_use_subcommand", *(f"__fish_seen_subcommand_from {name}" for name in words if name)]
     start = "complete -c resctrl-mon-hook -n"
     fish = [f"{start} '{condition}' -a '{row[1]}'" for condition, row in zip(conditions, list_cases('"', " ", '"'))]
     fish.append(f"{start} '__fish_seen_subcommand_from show' -a '(__resctrl_mon_hook_names)'")
     fish.append(f"{start} '__fish_seen_subcommand_from run assign release' -a '(__resctrl_mon_hook_jobs)'")
+    for option, names in taking.items():
+        values = f'(__resctrl_mon_hook_labels | sed "{VALUES[option]}")'
+        fish.append(f"{start} '__fish_seen_subcommand_from {' '.join(names)}' -a '{values}'")
+
+    def list_labels(variable: str) -> str:
+        """List the cases in which an option is being typed that takes a label."""
+        cases = {option: " | ".join(f'"{name} --{option}="*' for name in names) for option, names in taking.items()}
+        return "\n".join(
+            f"{case}) {variable}+=\" $({LABELS} | sed '{VALUES[option]}')\" ;;" for option, case in cases.items()
+        )
+
     bash = [f'    {name}) words="{found}" ;;' for name, found in list_cases("'", "\\ ", "'")]
     zsh = [f'{name}) words_of_verb="{found}" ;;' for name, found in list_cases("'", " ", "'")]
     return {
-        "bash": BASH.format(cases="\n".join(bash), **dynamic),
-        "zsh": ZSH.format(cases="\n".join(zsh), **dynamic),
-        "fish": FISH.format(cases="\n".join(fish), **dynamic),
+        "bash": BASH.format(cases="\n".join(bash), labels=indent(list_labels("words"), "    "), **dynamic),
+        "zsh": ZSH.format(cases="\n".join(zsh), labels=list_labels("words_of_verb"), **dynamic),
+        "fish": FISH.format(cases="\n".join(fish), labels=LABELS, **dynamic),
     }
+
+
+def list_all(name: str) -> list[Argument]:
+    return [*list_arguments(VERBS[name]), *list_options(VERBS[name].options)]
 
 
 def list_words(name: str) -> list[str]:
     """List the words that a command may have after it; an option whose value is free ends in `=`."""
     found: list[str] = []
-    for argument in (*list_arguments(VERBS[name]), *list_options(VERBS[name].options)):
+    for argument in list_all(name):
         start = argument.word + "=" * bool(argument.value) if argument.is_option else ""
         choices = OFFERED.get(argument.name, argument.choices)
         found += [start + choice for choice in choices] or [start] * argument.is_option

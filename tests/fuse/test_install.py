@@ -129,7 +129,11 @@ def test_for_jobs_all_but_hooks_d_files_is_installed_and_those_of_before_are_rem
     written = node.written()
     assert (set(written), node.path(LOGS).is_dir()) == (EVERYTHING - {KUBERNETES, PODMAN}, True)
     assert not any(line.startswith(("write", "link", "remove")) for line in done(node, "install", "--for=jobs"))
-    done(node, "uninstall")
+    node.put_program("/usr/local/bin/containerd", "")
+    ended = node.run(LINK, "history")
+    assert "the first job that ends makes it: see list, and reconcile" in ended.stderr
+    assert "containerd" not in "".join(done(node, "uninstall"))
+    node.path("/usr/local/bin/containerd").unlink()
     assert node.written() == LEFT
     done(node, "install", "--for=jobs")  # where nothing was
     assert node.written() == written

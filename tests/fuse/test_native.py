@@ -18,8 +18,9 @@ import pytest
 
 from hook.cli.verbs import VERBS
 from hook.entry import STAGES
-from native import cpython, native
+from native import cpython, freeze, native
 from pyz import ROOT
+from tests.support import zones
 from tests.support.devlog import DevLog
 from tests.support.hook import DEADLINE, NATIVE, Hook, Outcome, finish
 from tests.unit.test_layers import BUILTIN
@@ -98,6 +99,14 @@ def test_fatal_signal_does_not_fail_a_container(any_code: Path, words: str, stat
     stage = words.partition(" ")[0]
     why = f"nothing was done for this container: cannot run {any_code}: signal SIG{name}; {HINT}"
     assert (done.returncode, done.stderr) == (status, f"resctrl-mon-hook: {stage}: {why}\n")
+
+
+def test_a_day_begins_with_its_first_moment_as_on_each_python(tmp_path: Path) -> None:
+    """That of the .pyz is in unit/test_history.py."""
+    program = native.build(output=tmp_path / "any-code", start=freeze.START.replace("module.start()\n", ANY_CODE))
+    command = [str(program), "list", f"{zones.CODE}sys.stdout.flush()\nos._exit(0)"]
+    done = subprocess.run(command, input=zones.make_input(), env={}, capture_output=True, text=True, check=True)
+    assert zones.find_wrong(done.stdout) == {}
 
 
 SHOW = "import posix; posix.write(1, posix.read(posix.open('/proc/self/{}', 0), 4096)); posix._exit(0)"

@@ -110,7 +110,12 @@ def test_slurms_job_without_an_rmid_runs_with_a_record_and_reconcile_brings_it_i
     (job,) = slurm.submit("sleep 600")
     key = f"slurm-{job}"
     wait(lambda: [failure["key"] for failure in node.hook.failures().values()] == [key])
-    wait(lambda: f"job {job} is not monitored" in (slurm.directory / "slurmd.log").read_text())
+    wait(
+        lambda: (
+            f"job {job} is not monitored: resctrl-mon-hook: no RMID is left"
+            in (slurm.directory / "slurmd.log").read_text()
+        )
+    )
     for group in taken:
         group.rmdir()
     node.resctrl.control(do="settle")

@@ -35,9 +35,11 @@ _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
 _MAKES_GROUP = "    is_made = context.resctrl.make(path)\n"
 _COMMITS = "cannot leak.\n    locked.commit(after)\n"
-_WRITES_LINES = "        after = ending.write_lines(context.run, after)\n"
-_WRITES_LATER = "        owing, after = after, replace(after, owed=None)\n"
-_WRITES_NOW = "    if 'owing' in locals():\n        ending.write_lines(context.run, owing)\n"
+_WRITES_LINES = "        left = ending.write_lines(context.run, after.key, life_end.list_owed(after))\n"
+_WRITES_LATER = "        owing, left = after, []\n"
+_WRITES_NOW = (
+    "    if 'owing' in locals():\n        ending.write_lines(context.run, owing.key, life_end.list_owed(owing))\n"
+)
 _SAVES = "    is_forgotten = kept is None or not _save(context, locked, kept, removed)\n"
 MUTANTS = {
     "M1": BrokenRule(
@@ -89,7 +91,7 @@ MUTANTS = {
     ),
     "M15": BrokenRule(
         "the file of a line is not on the record of its key", "history=1; c1 c9 | d1 R | d9 R",
-        {'(container.history_file if begins else "") or state.history_file or container.history_file': '""'},
+        {'("" if begins else state.history_file) or container.history_file': '""'},
     ),
     "M16": BrokenRule(
         "no reconcile ends a release that was killed", "j21 | q | r",

@@ -34,6 +34,7 @@ def make(number: int, name: str | None = None, **fields: Any) -> dict[str, Any]:
         "use": {"core_energy": 2.5, "mbm_total_bytes": 1024},
         "unknown": [],
         "late_cpu_seconds": 0.0,
+        "reason": None,
         **fields,
     }
 

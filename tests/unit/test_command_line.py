@@ -23,6 +23,7 @@ from hook.show import history
 from hook.store import PARTS
 from pyz.completions import TIMES, make_completions
 from tests.support import house
+from tests.unit import lines
 from tests.unit.nodes import NodeFiles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -295,6 +296,18 @@ def test_man_page_has_the_arguments_of_each_command(name: str) -> None:
     assert re.findall(r"--[a-z-]+(?:=\S+)?|\b(?:KEY|NAME|PID|COMMAND)\b", ITEMS[name])[: len(wanted)] == wanted
 
 
+def test_synopsis_has_each_command_and_the_arguments_of_those_that_do_not_say_option() -> None:
+    """A word without `--` is there in any case."""
+    synopsis = re.split(r"^\.Sh ", TEXT, flags=re.MULTILINE)[2]
+    calls = [call.split() for call in re.split(r"^Nm\n", synopsis, flags=re.MULTILINE)[1:]]
+    assert sorted(name for call in calls[:-1] for name in call[0].split("|")) == sorted([*entry.STAGES, *VERBS])
+    for first, *words in calls[1:-1]:
+        for name in first.split("|"):
+            own = [argument for argument in list_arguments(VERBS[name]) if argument.name != "WHAT"]
+            wanted = {str(argument) for argument in own if "option" not in words or not argument.is_option}
+            assert {word for word in words if word not in ("option", "...", "--")} == wanted, name
+
+
 def test_man_page_has_each_option_of_the_hook_with_its_value_and_its_default() -> None:
     for option in list_options():
         head, _, meaning = ITEMS[option.word].partition("\n")
@@ -344,16 +357,20 @@ def test_man_page_has_each_exit_status_and_signal() -> None:
 
 SHELLS = {
     "bash": r"""
-        compopt() { :; }
+        IFS=:a
+        options=
+        compopt() { options+="$* "; }
         source "$SCRIPTS/bash"
         COMP_LINE="$LINE" COMP_POINT=${#LINE}
         _resctrl_mon_hook resctrl-mon-hook
         printf '%s\n' "${COMPREPLY[@]}"
+        # As `complete -o default` does
+        [[ -n "${COMPREPLY[*]}" || "$options" == *"+o default"* ]] || compgen -f -- "${LINE##*[= ]}"
     """,
     "zsh": r"""
         compadd() { while [[ "$1" != -- ]]; do shift; done; shift; printf '%s\n' "$@"; }
-        _files() { :; }
-        compset() { :; }
+        _files() { local -a all=(*(N)); (( $#all == 0 )) || printf '%s\n' $prefix$^all; }
+        compset() { prefix="${PREFIX%%=*}="; }
         words=(${(s: :)LINE})
         [[ "$LINE" != *" " ]] || words+=("")
         CURRENT=$#words PREFIX="$words[-1]"
@@ -440,15 +457,42 @@ def test_each_time_that_is_offered_is_one() -> None:
         assert history.parse_time("--since", time, 1e9) < "2001-09-09T02"
 
 
-def test_fish_offers_files_for_the_value_of_an_option_that_names_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """bash does by itself, where nothing else is offered."""
-    (tmp_path / "hooks.d").mkdir()
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shell_offers_files_where_one_is_meant(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "place").mkdir()
     monkeypatch.chdir(tmp_path)
-    for start in ("", "ho"):
-        offered = complete("fish", f"doctor --hooks-dir={start}")
-        assert {word for word in offered if word.endswith("/")} == {"--hooks-dir=hooks.d/"}
+    meant = {"doctor --hooks-dir=": {"--hooks-dir=place"}, "history --history=p": {"--history=place"}}
+    meant |= {"run -- ": {"place"}, "run --key=a -- pl": {"place"}}
+    others = (
+        "run --label=",
+        "list --namespace=",
+        "history --since=p",
+        "assign --key=",
+        "history p",
+        "metrics --listen=",
+    )
+    offered = {line: {word.rstrip("/") for word in complete(shell, line)} for line in (*meant, *others)}
+    found = {line: {word for word in words if word.endswith("place")} for line, words in offered.items()}
+    assert found == {**meant, **{line: set() for line in others}}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shell_completes_the_labels_of_jobs_that_run_or_have_ended(shell: str, tmp_path: Path) -> None:
+    node = NodeFiles(tmp_path)
+    node.record("nightly", kind="job", job_labels={"user": 'a, "x": "b}', "team": ""}, labels={"pod": "p"})
+    file = tmp_path / "history.jsonl"
+    file.write_bytes(lines.line(lines.make(1)) + lines.line(lines.make(2, labels={"project": "p", "user": "u"})))
+    places, labels = f"--run-dir={node.run} --history={file}", {"project", "team", "user"}
+    usual = {"name", "pod", "namespace", "day"}
+    expected = {
+        f"history {places} --by=": {f"--by={name}" for name in labels | usual},
+        f"history {places} --by=te": {"--by=team"},
+        f"history {places} --label=": {f"--label={name}=" for name in labels},
+        f"run {places} --label=p": {"--label=project="},
+        f"assign {places} --label=user=": set(),
+    }
+    found = {line: complete(shell, line) for line in expected}
+    assert {line: words - {line.rpartition(" ")[2]} for line, words in found.items()} == expected
 
 
 def test_completions_are_made_of_the_table_of_commands() -> None:

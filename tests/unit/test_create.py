@@ -58,9 +58,11 @@ def assert_over(node: Node) -> None:
 def test_what_is_on_record(node: Node) -> None:
     node.spawn(7, born=1234)
     node.start()
-    directory = {"inode": node.kernel.groups[ROOT_GROUP].ino, "mounted": node.kernel.mounts}
+    inode, mounted = node.kernel.groups[ROOT_GROUP].ino, node.kernel.mounts
     assert (node.state().created_at, node.state().created_boottime) == ("1970-01-12T13:46:40Z", 1e6)
-    assert node.state().groups == [MonGroup(path=ROOT_GROUP, ctrl_group="/", **directory, begin=COUNTERS)]
+    assert node.state().groups == [
+        MonGroup(path=ROOT_GROUP, ctrl_group="/", inode=inode, mounted=mounted, begin=COUNTERS)
+    ]
     assert {name: member.model_dump() for name, member in node.state().members.items()} == {
         ID: {
             "pid": 7, "starttime": 1234, "group": ROOT_GROUP, "cgroup": f":{cgroup_of()}", "taken_from": None,

@@ -23,7 +23,7 @@ import yaml
 import build
 from hook import __version__, entry
 from hook.cli import verbs
-from hook.cli.command_line import list_arguments, list_options, parse_command
+from hook.cli.command_line import list_arguments, list_options, main, parse_command
 from hook.errors import HookError, Reason
 from hook.jobs import NOT_EXECUTABLE, NOT_FOUND
 from hook.models import KeyState, MonGroup, Options
@@ -178,6 +178,12 @@ def test_readme_is_short() -> None:
     assert len(page("README.md").splitlines()) <= 150
 
 
+def test_readme_shows_a_bill_first_and_what_is_to_be_seen_before_the_installation() -> None:
+    text = page("README.md")
+    assert 'history --since "last night" --by=user' in "".join(text.splitlines()[:24])
+    assert text.index("\n## What you see") < text.index("\n## Install")
+
+
 # --- docs/install.md
 
 
@@ -296,22 +302,53 @@ def test_history_names_the_types_of_the_schema_for_duckdb_and_pandas() -> None:
     assert types == {name: COLUMNS[name_type(field)][1] for name, field in fields.items()}
 
 
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
-def test_history_has_an_example_for_jq_that_adds_up_energy_by_user(tmp_path: Path) -> None:
-    """A torn line is left out, and of two lines with an id the first one."""
-    jobs = [
-        lines.make(1, labels={"user": "alice"}),
-        lines.make(2, labels={"user": "bob"}, use={"mbm_total_bytes": 4}),
-        lines.make(3, labels={"user": "alice"}, use={"core_energy": 4}),
-        lines.make(3, labels={"user": "alice"}, use={"core_energy": 5}),
-        lines.make(4),
-    ]
+RUN = {
+    "jq": ["sh", "-ec"],
+    "DuckDB": [sys.executable, "-c", "import duckdb, sys; duckdb.sql(sys.argv[1]).write_csv('/dev/stdout', sep='\t')"],
+    "pandas": [sys.executable, "-c"],
+}
+"""How the examples of the page are run, in their order there."""
+CRASHED = [
+    (1, "alice", 2.5, "01:00"),
+    *((2, "alice", joules, "01:00") for joules in (4.0, 5.0)),  # within a second
+    *((3, "bob", joules, end) for joules, end in ((2.0, "01:05"), (3.0, "00:05"))),  # the clock was set back
+    (4, None, 2.5, "01:06"),
+    (5, "bob", 7.0, "01:07"),
+]
+
+
+@pytest.mark.parametrize("tool", RUN)
+def test_history_has_examples_that_agree_with_it_on_what_a_crash_has_left(
+    tool: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Torn lines, zeros, and lines with one id, of which the last counts, in the newest file."""
+    if tool == "jq" and shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
     file = tmp_path / "history.jsonl"
-    file.write_bytes(b"".join(map(lines.line, jobs)) + lines.line(jobs[0])[:99])
-    command, *_ = blocks(page("docs/history.md", "jq, DuckDB, pandas"))
-    command = command.replace("/var/log/resctrl-mon-hook/history.jsonl", str(file))
-    done = subprocess.run(["sh", "-ec", command], capture_output=True, text=True, check=True)
-    assert done.stdout == "-\t1\t2.5\nalice\t2\t7.5\nbob\t1\t0\n"
+    parts = [
+        lines.line(
+            lines.make(
+                number, labels={"user": user} if user else {}, use={"core_energy": joules}, end=f"2026-11-17T{end}:00Z"
+            )
+        )
+        for number, user, joules, end in CRASHED
+    ]
+    damage = [parts[0][:99] + b"\n", b"\0" * 4096 + b"\n"]
+    older = parts[:2] if tool == "DuckDB" else []  # the other examples read one file
+    file.with_name(f"{file.name}.1").write_bytes(b"".join(older))
+    file.write_bytes(b"".join([*parts[len(older) :], *damage, parts[0][:99]]))
+    assert main(["history", "--by=user", "--json", f"--history={file}"]) == 0
+    expected = {
+        str(row["name"] or "-"): row["use"]["core_energy"] for row in json.loads(capsys.readouterr().out)["sums"]
+    }
+    assert expected == {"-": 2.5, "alice": 7.5, "bob": 10.0}
+    example = blocks(page("docs/history.md", "jq, DuckDB, pandas"))[[*RUN].index(tool)]
+    assert "/var/log/resctrl-mon-hook/history.jsonl" in example
+    example = example.replace("/var/log/resctrl-mon-hook/history.jsonl", str(file))
+    done = subprocess.run([*RUN[tool], example], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    sums = re.findall(r"^(\S*)[ \t]+(?:\d+\t)?([\d.]+)$", done.stdout, re.MULTILINE)
+    assert {{"": "-", "NaN": "-"}.get(name, name): float(joules) for name, joules in sums} == expected
 
 
 # --- docs/security.md

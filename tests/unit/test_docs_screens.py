@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -141,10 +142,25 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "sleep", sleep)
 
 
+def write_batch() -> None:
+    """Last night's jobs of a batch node, of which one was metered in part."""
+    of_users = {"alice": (81.5, 43.25, 96.0), "bob": (7.25, 310.5), "carol": (720.0,)}
+    jobs = list[dict[str, Any]]()
+    for user, hours in of_users.items():
+        for minutes in hours:
+            number, begin = len(jobs) + 1, BEGUN - 60_000.0
+            times = system.format_utc(begin), system.format_utc(begin + minutes * 60)
+            use = of(*times, minutes * 60, minutes * 131.0, int(minutes * 19e9))
+            unknown = ["core_energy"] * (number == 4)
+            jobs.append(make(number, kind="job", key=f"slurm-{number}", labels={"user": user}, unknown=unknown, **use))
+    write_lines("history.jsonl", b"".join(map(line, jobs)))
+
+
 @pytest.mark.parametrize(
     ("name", "command"),
     [
         ("README.md", "list"),
+        ("README.md", 'history --since "last night" --by=user'),
         ("docs/commands.md", "list unmonitored"),
         ("docs/commands.md", "show shop/web"),
         ("docs/commands.md", "top"),
@@ -154,7 +170,9 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("while_top_waits", "ended")
 def test_a_document_shows_what_a_command_prints(run: Run, fs: FakeFilesystem, name: str, command: str) -> None:
-    printed = run(*command.split())
+    if "--by=user" in command:
+        write_batch()
+    printed = run(*shlex.split(command))
     with Pause(fs):
         if os.environ.get("RECORD_SCREENS"):
             record(name, f"resctrl-mon-hook {command}", printed)

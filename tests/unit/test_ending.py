@@ -19,7 +19,7 @@ import pyz
 from hook import ending, jobs, retry, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
-from hook.life_end import MOST_LEFT
+from hook.life_end import MOST_LEFT, count_owed, list_owed
 from hook.models import Index
 from hook.node import records
 from hook.node.models import Job
@@ -381,6 +381,21 @@ def test_a_pod_whose_record_is_rebuilt_has_its_line(node: Node, text: str | None
     assert [(line["key"], line["unknown"]) for line in read(node)] == [(UID, ["core_energy"])]
 
 
+@pytest.mark.parametrize("ttl", [0, 300])
+def test_a_run_without_a_history_has_no_line_also_after_one_that_has_or_owes_one(node: Node, ttl: int) -> None:
+    live(node, 4.0, snapshot_ttl=ttl)
+    live(node, 5.0, pid=8, snapshot_ttl=ttl, history="")
+    assert [line["use"] for line in read(node)] == [{"core_energy": 1.0}]
+    node.kernel.now += 1
+    with broken(node):
+        live(node, 6.0, pid=9, snapshot_ttl=ttl)
+        live(node, 7.0, pid=10, snapshot_ttl=ttl, history="")
+        assert owed(node) == {ID: 1}
+    node.start(ID, 11, None, history="")
+    node.stop(ID, 11)
+    assert ([line["use"] for line in read(node)], owed(node)) == ([{"core_energy": 1.0}, {"core_energy": 3.0}], {})
+
+
 def test_the_line_of_a_job_has_the_labels_of_its_run(node: Node) -> None:
     node.spawn(7, "/user.slice")
     labels = {"user": "alice", "project": 'J\u00f6rg "x"'}
@@ -396,8 +411,7 @@ def test_the_line_of_a_job_has_the_labels_of_its_run(node: Node) -> None:
 
 def owed(node: Node) -> dict[str, int]:
     """How many lines each key owes."""
-    states = node.context().run.list_states()
-    return {state.key: len(state.owed.lines) for state in states if state.owed is not None}
+    return {state.key: count_owed(state) for state in node.context().run.list_states() if state.owed is not None}
 
 
 @contextmanager
@@ -406,6 +420,42 @@ def broken(node: Node, number: int = errno.EPERM) -> Iterator[None]:
     with node.patch.context() as patch:
         patch.setattr(system, "append_lines", fails(number))
         yield
+
+
+@pytest.mark.parametrize("ttl", [0, 300])
+@pytest.mark.parametrize("has_file", [True, False])
+def test_lines_that_wait_keep_the_file_and_the_labels_of_their_run(node: Node, ttl: int, has_file: bool) -> None:
+    """Also those in the record of a version that knew one file only."""
+    users = {"ann": FILE, "bob": "/var/log/jobs/other.jsonl", "eve": FILE}
+    with broken(node):
+        for pid, (user, file) in enumerate(users.items(), 7):
+            node.spawn(pid, "/user.slice")
+            context = node.context(history=file, snapshot_ttl=ttl)
+            jobs.assign(context, "nightly", {pid: ""}, {"user": user})
+            jobs.release(context, "nightly")
+            node.kernel.now += 1
+            if not has_file and user == "ann":
+                (waiting,) = list_owed(node.state("nightly"))
+                node.edit("groups/nightly.json", owed={"lines": waiting.lines, "why": waiting.why})
+        shown = take_snapshot(node.options()).list_owed()
+        assert [(waiting.file, waiting.lines) for waiting in shown] == [(FILE, 2), (users["bob"], 1)]
+    node.repair()
+    labels = dict[str, list[str]]()
+    for file, text in node.machine.files("/var/log/jobs").items():
+        assert isinstance(text, bytes)
+        labels[file] = [json.loads(line)["labels"]["user"] for line in text.splitlines()]
+    assert (labels, owed(node)) == ({FILE: ["ann", "eve"], users["bob"]: ["bob"]}, {})
+
+
+def test_a_file_that_cannot_be_written_holds_no_line_of_another_back(node: Node) -> None:
+    other = "/gone/history.jsonl"
+    with broken(node):
+        live(node, 4.0, history=other)
+        node.kernel.now += 1
+        live(node, 5.0, pid=8)
+    assert [outcome.problem is None for outcome in node.repair().outcomes] == [False]
+    assert [line["use"] for line in read(node)] == [{"core_energy": 2.0}]
+    assert [(waiting.file, waiting.lines) for waiting in take_snapshot(node.options()).list_owed()] == [(other, 1)]
 
 
 @pytest.mark.parametrize("ttl", [0, 300])

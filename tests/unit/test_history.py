@@ -8,9 +8,11 @@ import gzip
 import io
 import json
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from hook.cli import command_line as cli
 from hook.node import files
 from hook.node.models import Job
 from hook.show import Screen, history
+from tests.support import zones
+from tests.unit.files import each_python
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
 Print = Callable[..., str]
@@ -53,6 +57,9 @@ def shown(fs: FakeFilesystem, capsys: pytest.CaptureFixture[str], monkeypatch: p
         return capsys.readouterr().out
 
     return show
+
+
+MISSED = {2: "no_rmids", 3: "io", 4: "no_rmids"}
 
 
 def read() -> tuple[list[int], history.Jobs]:
@@ -414,6 +421,14 @@ def test_a_time_is_local_and_a_day_or_a_night_has_a_begin_and_an_end(
     assert history.parse_time("--until", text, now) == (end or begin)
 
 
+@each_python
+def test_a_day_begins_with_its_first_moment_where_clocks_skip_midnight_or_show_it_twice(python: str, pyz: Path) -> None:
+    """The answer of the ELF file is in fuse/test_native.py."""
+    command = [python, "-IS", "-c", f"import sys; sys.path.insert(0, {str(pyz)!r})\n{zones.CODE}"]
+    done = subprocess.run(command, input=zones.make_input(), capture_output=True, text=True, check=True, timeout=300)
+    assert zones.find_wrong(done.stdout) == {}
+
+
 def test_screens_have_local_times_with_their_zone_and_programs_get_utc(
     shown: Print, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,11 +466,9 @@ def test_a_later_line_of_a_job_decides_whether_it_ended_in_time(shown: Print) ->
         ("namespace", [None, "batch", "shop"]),
         ("day", ["2026-11-01", "2026-11-17", "2026-11-18"]),
         ("user", [None, "bob"]),
-        ("usr", [None]),
     ],
 )
 def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, names: list[str | None]) -> None:
-    """A label that no job has makes one sum, without a name."""
     write_lines("history.jsonl", b"".join(map(line, [*SOME, make(7, "job-17", labels={"user": "bob", "pod": "x"})])))
     assert [row["name"] for row in json.loads(shown("--json", f"--by={by}"))["sums"]] == names
 
@@ -463,8 +476,13 @@ def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, name
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ("job-1 nosuch", "matches 'job-1', 'nosuch'"),
+        ("job-1 nosuch", "matches 'job-1' (did you mean job-17?), 'nosuch'"),
         ("job-1", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'job-1'"),  # which only begins so
+        ("17", "matches '17' (did you mean job-17?)"),
+        ("0", "matches '0' (did you mean web-0?)"),
+        ("card-0", "matches 'card-0' (did you mean cart-0?)"),
+        ("web[0", "history.jsonl matches 'web[0' (did you mean web-0?)"),
+        ("--history=", "--history: no file"),
         ("nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
         ("--since=soon", "--since: 'soon' is no time; use an age (90s, "),
         ("--since=2026-02-30", "--since: '2026-02-30' is no time; use an age (90s, "),
@@ -530,7 +548,32 @@ def test_runs_are_shown_if_a_line_joins_some_and_the_terminal_has_room(
     assert shown().splitlines()[0].split() == ["NAME", "SECONDS", "ENERGY(J)"]
 
 
-HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a\nb", 'a","b', "\x1b[2J", "\u202ex", "x" * 5000]
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--by=user", ""),
+        ("--by=day --since=2h", ""),
+        ("--by=user --since=2h", ""),  # that no job of that time has
+        ("--label=user=carol", ""),
+        ("--by=usr", "has a label 'usr' (did you mean user?)"),
+        ("--by=dayy", "has a label 'dayy' (did you mean day?)"),
+        ("--label=colour=red", "has a label 'colour'"),
+        ("nosuch a --by=projct", "matches 'nosuch' or has a label 'projct' (did you mean project?)"),
+    ],
+)
+@pytest.mark.parametrize("form", ["", "--json", "--csv"])
+def test_a_label_that_no_job_has_is_said_beside_the_rows_with_status_2(
+    shown: Print, complaints: list[str], arguments: str, said: str, form: str
+) -> None:
+    write_lines("history.jsonl", b"")
+    assert (shown("--by=usr", *form.split()) != "", complaints) == (True, []), "there is no job"
+    write_lines("history.jsonl", b"".join(map(line, LABELLED)))
+    assert shown(*arguments.split(), *form.split(), status=2 if said else 0) != ""
+    assert complaints == ([f"no job in {FILE} {said}"] if said else [])
+
+
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1+1", " \uff20SUM(A1)", "\t=1", "\r=1", " =1"]
+HOSTILE = [*FORMULAS, "a\nb", 'a","b', "\x1b[2J", "\u202ex", "x" * 5000]
 
 
 def test_no_text_of_a_tenant_is_a_formula_or_a_control_character(shown: Print) -> None:
@@ -538,11 +581,18 @@ def test_no_text_of_a_tenant_is_a_formula_or_a_control_character(shown: Print) -
         write_lines("history.jsonl", line(make(1, name, labels={"user": name})) + line(make_pod(2, name, name)))
         text = shown("--csv", *by)
         assert text.replace("\n", "").isprintable()
-        assert text.isascii()
         head, *rows = csv.reader(io.StringIO(text))
         assert [len(row) for row in rows] == [len(head)] * 2
-        assert [cell for row in rows for cell in row if cell.lstrip()[:1] in ("=", "+", "-", "@", "\t", "\r")] == []
+        assert [cell for row in rows for cell in row if cell.lstrip()[:1] in (*"=+-@\t\r\uff1d\uff20",)] == []
         assert shown(*by).replace("\n", "").isprintable()
+
+
+def test_csv_has_a_name_in_utf_8_as_it_is(shown: Print) -> None:
+    name = "m\xfcller-\u5b57"
+    write_lines("history.jsonl", line(make(1, name, labels={"user": name})))
+    (row,) = csv.DictReader(io.StringIO(shown("--csv")))
+    (job,) = json.loads(shown("--json"))["jobs"]
+    assert row["name"] == job["name"] == row["label_user"] == name
 
 
 def test_csv_has_a_column_for_each_event_and_exact_numbers(shown: Print, complaints: list[str]) -> None:
@@ -555,6 +605,19 @@ def test_csv_has_a_column_for_each_event_and_exact_numbers(shown: Print, complai
     assert (first["unknown"], first["seconds"], first["runs"]) == ("mbm_total_bytes", "12.5", "1")
     assert (second["later_event"], second["name"]) == ("", "000000000002")
     assert complaints == ["skipped: 1 torn or unknown line in history.jsonl"]
+
+
+def test_what_was_not_metered_is_counted_by_reason_below_the_total_and_in_each_form(shown: Print) -> None:
+    missed = [make(number, use={}, unknown=["core_energy"], reason=reason) for number, reason in MISSED.items()]
+    write_lines("history.jsonl", b"".join(map(line, [make(1), *missed])))
+    table = shown().splitlines()
+    assert table[5].split()[:3] == ["total", "50.0", ">=2.50"]
+    assert table[-1] == "not metered, and in no sum: 1 io, 2 no_rmids"
+    assert json.loads(shown("--json"))["total"]["unmonitored"] == {"io": 1, "no_rmids": 2}
+    assert [job["reason"] for job in json.loads(shown("--json"))["jobs"]] == [None, *MISSED.values()]
+    assert [row["reason"] for row in csv.DictReader(io.StringIO(shown("--csv")))] == ["", *MISSED.values()]
+    (day,) = csv.DictReader(io.StringIO(shown("--csv", "--by=day")))
+    assert (day["jobs"], day["unmonitored"]) == ("4", "1 io 2 no_rmids")
 
 
 @pytest.mark.parametrize("form", ["", "--json", "--csv", "--by=day --json"])

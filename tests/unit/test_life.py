@@ -16,12 +16,12 @@ from hook import counters, life, life_end, life_turns, system
 from hook.identity import Key
 from hook.models import KeyState, Member, MonGroup
 from hook.resctrl import is_about
-from hook.validation import replace
 from tests.unit.files import examples
 
 EVENT = "mon_L3_00/mbm_total_bytes"
 PATHS = [f"/sys/fs/resctrl/{place}mon_groups/oci-c1" for place in ("", "gold/")]
 NAMES = ("c1", "c2", "c3")
+FILES = ("/var/log/a", "/var/log/b")
 
 
 class LifeStep(NamedTuple):
@@ -60,6 +60,7 @@ class LifeOfKey:
         self.used = 0
         self.is_whole = True
         self.lines: list[dict[str, Any]] = []
+        self.files: dict[str, str] = {}  # of the history, by the begin of a run
         self.clock = 0.0
         self.inode = self.mounts = 0
 
@@ -93,9 +94,8 @@ class LifeOfKey:
         assert {*removed} == open_before - open_after, "what leaves the record is what goes"
         if after is not None:
             assert self.known(after) >= self.known(before), "use never falls"
-            if after.owed is not None:
-                self.lines += map(json.loads, after.owed.lines)
-                after = replace(after, owed=None)
+            if self.inode % 2:
+                after = self.write(after)
         if after is not None and {*removed} & {*refused}:
             assert before is not None
             known, after = self.known(after), life_end.reopen(after, before, {*removed} & {*refused})
@@ -106,6 +106,14 @@ class LifeOfKey:
             self.directories.pop(path, None)
         self.state = life_end.keep(after, snapshots=True) if after is not None else None
 
+    def write(self, after: KeyState) -> KeyState:
+        """Write the lines that a key owes, each to its file."""
+        for owed in life_end.list_owed(after):
+            lines = [*map(json.loads, owed.lines)]
+            assert {self.files[line["begin"]] for line in lines} == {owed.file}
+            self.lines += lines
+        return life_end.set_owed(after, [])
+
     # --- The steps
 
     def join(self, step: LifeStep) -> None:
@@ -113,7 +121,7 @@ class LifeOfKey:
             self.state, MonGroup(path=step.path, ctrl_group="/" if "gold" not in step.path else "gold")
         )
         container: Any = SimpleNamespace(id=step.name, pod=SimpleNamespace(namespace=None, name=None), labels={})
-        container.history_file = "/var/log/history"
+        container.history_file = self.files[system.format_utc(self.clock)] = FILES[step.amount % 2]
         member = Member(pid=7, starttime=1, group=group.path)
         container.key, container.boottime, container.unix = Key("c1", "container"), self.clock, self.clock
         after = life.join(self.state, container, member, group, displaces=False)
@@ -199,7 +207,10 @@ class LifeOfKey:
 
     def forget(self, _step: LifeStep) -> None:
         if self.state is not None and self.state.completed_at is not None:
-            self.settle(life_end.forget(self.state))
+            after = life_end.forget(self.state)
+            if after is None:
+                self.settle(after)
+            self.state = after
 
     def _is_open(self) -> bool:
         return self.state is not None and self.state.completed_at is None
@@ -219,6 +230,7 @@ def test_use_never_falls_and_is_in_one_line_and_each_record_has_a_way_out(happen
         if key.state is not None and key.state.completed_at is None:
             key.complete(LifeStep("complete", "", "", 1))
         assert key.state is None or key.state.completed_at is not None
+        key.state = key.write(key.state) if key.state is not None else None
         key.forget(LifeStep("forget", "", "", 1))
         assert (key.state, key.directories.keys() & {*PATHS}) == (None, set()) or not key.is_whole
     lines = {line["id"]: line for line in key.lines}.values()

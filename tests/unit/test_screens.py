@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -604,13 +605,12 @@ def test_job_has_its_key_as_its_name_and_jobs_whose_keys_begin_alike_differ_on_a
     node.take()
     inventory = snapshot.take_snapshot(node.options)
     selected = lists.select_keys(inventory.keys, [], [], "name")
-    lines = lists.format_list(inventory, selected, None, Screen(80))
-    assert max(map(len, lines[2:8])) <= 80
-    long = [f"xxxxxxxxxxxx...part{at}" for at in (1, 2)]
-    assert [line.split()[:2] for line in lines[3:8]] == [
-        ["-", "backup-o...ase-1"],
-        *([name, "taken"] for name in (*JOBS[:2], *long)),
-    ]
+    wide, narrow = (lists.format_list(inventory, selected, None, Screen(width))[2:8] for width in (80, 40))
+    for width, table in ((80, wide), (40, narrow)):
+        assert max(map(len, table)) <= width
+        names = [row.split()[0] for row in table[1:]]
+        assert names[:3] == ["backup-o...ase-1", *JOBS[:2]], "also without the column KEY"
+        assert [re.sub(r"^x+\.\.\.", "", name) for name in names[3:]] == ["part1", "part2"]
     assert inventory.keys[1].name_member(JOBS[0]) == f"{JOBS[0]} ({JOBS[0]})"
     assert f"name        {JOBS[1]}" in run("show", JOBS[1]).splitlines()
 
