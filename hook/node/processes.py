@@ -215,6 +215,8 @@ def cpu_seconds(tid: int) -> float:
 
 def check_namespaces() -> None:
     """Raise HookError in a pid or cgroup namespace that hides processes, or which container a process is in."""
+    if not system.is_directory("/proc/self"):
+        raise HookError(Reason.IO, "/proc is not mounted: no process can be looked at", hint="mount -t proc proc /proc")
     if not system.in_host_namespaces():
         raise HookError(Reason.DENIED, system.NOT_HOST_NAMESPACES, hint=system.NAMESPACES_HINT)
     if any("/../" in place + "/" for place in system.cgroups(1)):  # cgroup_namespaces(7)
@@ -223,19 +225,45 @@ def check_namespaces() -> None:
         raise HookError(Reason.DENIED, problem, hint=hint)
 
 
-def look(own_cgroups: Iterable[str] = ()) -> Processes:
-    """Read all processes once. A process in one of these cgroups of containers is not in the container's above it."""
+def look(own_cgroups: Iterable[str] = (), around: Collection[int] | None = None) -> Processes:
+    """Read all processes once, or those `around` these: they, what they descend from, and what descends from them.
+
+    A process in one of `own_cgroups`, which are containers', is not in the container's above it.
+    """
     nested = sorted((place for place in own_cgroups if cut_below_container(place) != place), key=len, reverse=True)
     boottime, unread = system.boottime(), 0
     by_pid: dict[int, Process] = {}
     parse = make_parser(nested)
-    for pid in map(int, filter(str.isdigit, system.list_directory("/proc"))):
+    pids = _list_relatives(around) if around is not None else None
+    for pid in map(int, filter(str.isdigit, system.list_directory("/proc"))) if pids is None else pids:
         try:
             if process := look_at(pid, parse):
                 by_pid[pid] = process
         except OSError:
             unread += 1
     return Processes(by_pid, boottime, nested, unread)
+
+
+def _list_relatives(pids: Iterable[int]) -> set[int] | None:
+    """List processes, all that they descend from, and all that descends from them.
+
+    None: the kernel lists no children (CONFIG_PROC_CHILDREN). A child that another one's end hides at that moment may
+    be left out: proc_pid_task(5) promises no more.
+    """
+    if system.try_call(system.inode, "/proc/thread-self/children") is None:
+        return None
+    related = {*pids}
+    family, ancestors = [*related], [*related]
+    for pid in family:  # it grows
+        for tid in list_threads(pid):
+            text = system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or ""
+            family += {*map(int, text.split())} - related
+            related.update(family)
+    for pid in ancestors:  # as well
+        fields = system.stat_fields(pid)
+        if fields is not None and (parent := int(fields[1])) not in (0, *ancestors):
+            ancestors.append(parent)
+    return related.union(ancestors)
 
 
 def look_at(pid: int, parse: Parser | None = None) -> Process | None:

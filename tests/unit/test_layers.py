@@ -172,7 +172,6 @@ ELSEWHERE = {
     "show/server": {"gzip"},  # of what it sends
     "install/install": {"ZipFile"},  # of bytes that came through the door
     "node/programs": {"shutil"},  # finds programs
-    "jobs": {"shutil"},  # finds the command
     "image/node": {"listdir", "pathlib", "shutil"},  # what is written in its own pod
 }
 OWN = {f"system.{name}" for name in ("read_file", "read_counter", "list_directory", "open_directory")}
