@@ -94,6 +94,9 @@ def assign(
             with lock_process(context, process.pid, process.starttime):
                 state = context.run.glance(KeyState, key)
                 is_member = state is not None and process.is_member(state.members.get(process.id))
+                # This process is `run`, which has used nothing for its command yet.
+                is_own = process.pid == os.getpid()
+                process.is_late = not (is_member or is_own) and survey.processes.have_run(process.pid, before.inside)
                 # Also of a member: what put it on record may have been killed before it put it into the group.
                 create_runtime(context, process, Key(key, "job"), ctrl_group)
                 if not is_member:
@@ -110,6 +113,8 @@ def assign(
     # reconcile finds that they are members.
     for process in joining:
         forget_failure(context, process.id, process)
+    if joined:
+        context.run.count_run("job-monitored", len(joined))
     return key
 
 
@@ -181,19 +186,21 @@ def open_node(
         if system.user_id() != 0:
             raise HookError(Reason.DENIED, f"{verb} needs root", hint="call it as root, or with sudo")
         processes.check_namespaces()
-        run = RunDir(options.run_dir)
-        run.lock_error = "job locked"
-        context = Context(Resctrl(options.resctrl_root), run, options)
+        context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+        context.run.lock_error = "job locked"
         yield context
     except Exception as error:
         failure = as_hook_error("a file could not be read or written", error)
         is_bad = failure.reason == Reason.BAD_KEY
-        if report.may_log(context and context.run, failure, verb if is_bad else name or verb):
+        run = context.run if context is not None else None
+        if report.may_log(run, failure, verb if is_bad else name or verb):
             report.send_to_syslog(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {explain(failure)}")
         for process in found.values() if failure.reason != Reason.USAGE and context is not None else ():
             if context is not None and isinstance(process, Container) and not context.run.has(Index, process.id):
                 key = None if is_bad else Key(name or process.id, "job")
                 report.write_record(context, report.make_failure(failure, verb, process, key))
+        if run is not None and found:
+            run.count_run("job-failed", len(found))
         raise
     finally:
         if context is not None:
