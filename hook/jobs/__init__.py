@@ -32,6 +32,9 @@ from hook.validation import replace
 from hook.words import explain
 
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
+SET_UP = 0.1
+"""CPU seconds that a process may have used before `assign` and is not late: Slurm's slurmstepd takes some hundredths to
+make a step ready."""
 _PATIENCE = 2.0  # seconds, for a process that forks while its threads are moved
 
 
@@ -95,8 +98,8 @@ def assign(
                 state = context.run.glance(KeyState, key)
                 is_member = state is not None and process.is_member(state.members.get(process.id))
                 # This process is `run`, which has used nothing for its command yet.
-                is_own = process.pid == os.getpid()
-                process.is_late = not (is_member or is_own) and survey.processes.have_run(process.pid, before.inside)
+                if not is_member and process.pid != os.getpid():
+                    process.is_late = survey.processes.sum_cpu_time(process.pid, before.inside) > SET_UP
                 # Also of a member: what put it on record may have been killed before it put it into the group.
                 create_runtime(context, process, Key(key, "job"), ctrl_group)
                 if not is_member:

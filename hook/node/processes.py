@@ -147,8 +147,8 @@ class Processes:
         fields = system.stat_fields(tid)
         return fields is not None and int(fields[19]) > (self.boottime * system.TICKS) - 1
 
-    def have_run(self, pid: int, inside: Collection[int]) -> bool:
-        """Whether a process, or what descends from it, has used CPU time, those `inside` a group of its key left out.
+    def sum_cpu_time(self, pid: int, inside: Collection[int]) -> float:
+        """Return the CPU seconds of a process and of what descends from it, without those `inside` a group of its key.
 
         Children that have ended count, if they were waited for: proc_pid_stat(5), fields 14 to 17.
         """
@@ -156,7 +156,7 @@ class Processes:
         for parent in family:  # it grows
             family += self._children.get(parent, ())
         shown = (system.stat_fields(each) for each in {*family} - {*inside})
-        return any(int(ticks) for fields in shown if fields is not None for ticks in fields[11:15])
+        return sum(int(ticks) for fields in shown if fields is not None for ticks in fields[11:15]) / system.TICKS
 
     def _family(self, member: Member) -> set[int]:
         """Return a container's init and its descendants, but neither other inits' nor those in another's own cgroup.
