@@ -97,9 +97,7 @@ def assign(
             with lock_process(context, process.pid, process.starttime):
                 state = context.run.glance(KeyState, key)
                 is_member = state is not None and process.is_member(state.members.get(process.id))
-                # This process is `run`, which has used nothing for its command yet.
-                if not is_member and process.pid != os.getpid():
-                    process.is_late = survey.processes.sum_cpu_time(process.pid, before.inside) > SET_UP
+                process.is_late = not is_member and _has_run(survey, process.pid, before.inside)
                 # Also of a member: what put it on record may have been killed before it put it into the group.
                 create_runtime(context, process, Key(key, "job"), ctrl_group)
                 if not is_member:
@@ -328,6 +326,11 @@ def _find(pid: int, history: str, labels: dict[str, str] | None) -> Container:
 
 
 # --- In and out
+
+
+def _has_run(survey: Survey, pid: int, inside: set[int]) -> bool:
+    """Whether a process has used CPU time before it joins. This one is `run`, and has used none for its command."""
+    return pid != os.getpid() and survey.processes.sum_cpu_time(pid, inside) > SET_UP
 
 
 def _bring_in(survey: Survey, key: str, name: str) -> None:
