@@ -73,8 +73,8 @@ def _attend(pid: int, options: Options) -> int:
 def _close_files() -> None:
     """Close all files but stderr: what reads from the command, or writes to it, waits until nothing has them open."""
     os.closerange(0, 2)
-    numbers = system.try_call(system.list_directory, "/proc/self/fd") or [_MOST_FILES]
-    os.closerange(3, max(map(int, numbers)) + 1)
+    numbers = system.try_call(system.list_directory, "/proc/self/fd")
+    os.closerange(3, max(map(int, numbers)) + 1 if numbers else _MOST_FILES)
     system.ensure_standard_descriptors()
 
 

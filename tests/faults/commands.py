@@ -40,6 +40,8 @@ ERRNOS = {
 }
 """What a call can fail with; what is not here fails with the DEFAULT."""
 DEFAULT = "EIO ENOMEM"
+OF_LIBC = {("brk", 1), ("brk", 2), ("mprotect", 1)}
+"""What the static libc of the ELF file begins with, before main; no kernel answers brk with 0."""
 NEVER_FAIL = {
     *("arch_prctl", "clock_gettime", "execve", "exit_group", "getegid", "geteuid", "getgid", "getpid", "getppid"),
     *("getrandom", "gettid", "getuid", "rseq", "rt_sigreturn", "set_robust_list", "set_tid_address", "umask", "fork"),
@@ -111,8 +113,7 @@ class Node:
             counts[name] += 1
             if calls or (name == begin and f'"{shipped()}"' in text):
                 calls.append((name, counts[name]))
-        # What a static libc begins with; it compares the answer with the one before, and no kernel says 0.
-        return [call for call in calls[1:] if (shipped(), call) not in {(NATIVE, ("brk", 1)), (NATIVE, ("brk", 2))}]
+        return [call for call in calls[1:] if shipped() != NATIVE or call not in OF_LIBC]
 
     def fail(self, words: Sequence[str], name: str, nth: int, errno: str) -> None:
         # brk(2) itself gives no errno, but the end of the heap, which is not where it was to be.

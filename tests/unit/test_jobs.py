@@ -968,7 +968,11 @@ def test_processes_that_have_nothing_to_do_with_the_one_that_joins_are_not_read(
             fails(errno.EIO)()
         put(path, data)
 
-    node.patch.setattr(node.kernel, "look", lambda path: read.append(path) or look(path))
+    def note(path: str) -> object:
+        read.append(path)
+        return look(path)
+
+    node.patch.setattr(node.kernel, "look", note)
     node.patch.setattr(node.kernel, "put", refuse_last)
     with pytest.raises((HookError, OSError)):
         jobs.assign(node.context(), "a", {7: "", 9: ""})
