@@ -58,12 +58,18 @@ class Processes:
     """
 
     def __init__(
-        self, by_pid: Mapping[int, Process], boottime: float = 0.0, nested: Collection[str] = (), unread: int = 0
+        self,
+        by_pid: Mapping[int, Process],
+        boottime: float = 0.0,
+        nested: Collection[str] = (),
+        unread: int = 0,
+        name_group: Callable[[int], str | None] = lambda _pid: None,
     ) -> None:
+        """Index the processes. `name_group` names our group that a process is in (Groups.name_ours)."""
         self.by_pid = by_pid
         self.boottime = boottime
         self.unread = unread + sum(process.cgroups == UNKNOWN for process in by_pid.values())
-        self.name_group: Callable[[int], str | None] = dict[int, str]().get  # Groups.name_ours, where that is known
+        self._name_group = name_group
         self._parse = make_parser(nested)
         self._own: set[str] = {*nested}
         self._inits: set[int] = set()
@@ -140,7 +146,7 @@ class Processes:
     def list_unknown(self) -> list[str]:
         """List the cgroups below a container's that are called as another one's, and have a process in no group."""
         nested = [(place, pids) for places, pids in self._in.items() for place in places if place.startswith(_NESTED)]
-        return [place.partition(":")[2] for place, pids in nested if None in map(self.name_group, pids)]
+        return [place.partition(":")[2] for place, pids in nested if None in map(self._name_group, pids)]
 
     def is_newer(self, tid: int) -> bool:
         """Whether a task started after this look, which therefore cannot say which container's it is."""
@@ -179,7 +185,7 @@ class Processes:
         cgroup = _innermost(process.cgroups, self._own)
         if cgroup is not None:
             return cgroup == member.cgroup
-        return self.name_group(process.pid) in (None, member.group.rpartition("/")[2], member.taken_from)
+        return self._name_group(process.pid) in (None, member.group.rpartition("/")[2], member.taken_from)
 
 
 def _innermost(places: Iterable[str], known: Collection[str]) -> str | None:
@@ -236,10 +242,15 @@ def check_namespaces() -> None:
         raise HookError(Reason.DENIED, problem, hint=hint)
 
 
-def look(own_cgroups: Iterable[str] = (), around: Collection[int] | None = None) -> Processes:
+def look(
+    own_cgroups: Iterable[str] = (),
+    around: Collection[int] | None = None,
+    name_group: Callable[[int], str | None] = lambda _pid: None,
+) -> Processes:
     """Read all processes once, or those `around` these: they, what they descend from, and what descends from them.
 
-    A process in one of `own_cgroups`, which are containers', is not in the container's above it.
+    A process in one of `own_cgroups`, which are containers', is not in the container's above it. `name_group` is as in
+    Processes.
     """
     nested = sorted((place for place in own_cgroups if cut_below_container(place) != place), key=len, reverse=True)
     boottime, unread = system.boottime(), 0
@@ -252,7 +263,7 @@ def look(own_cgroups: Iterable[str] = (), around: Collection[int] | None = None)
                 by_pid[pid] = process
         except OSError:
             unread += 1
-    return Processes(by_pid, boottime, nested, unread)
+    return Processes(by_pid, boottime, nested, unread, name_group)
 
 
 def _list_relatives(pids: Iterable[int]) -> set[int] | None:

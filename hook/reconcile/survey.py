@@ -81,12 +81,12 @@ class Survey:
         # After the records, so that the init of each member is among the processes. This is the only look at all
         # processes in a pass; later looks read single containers.
         own_cgroups = [*self._list_own_cgroups()]
-        self.processes = processes.look(own_cgroups, None if around is None else self._find_inits(around))
-        for state in self.states.values():
-            self.processes.add(self.find_live(state).items())
         recorded = records.list_recorded(self.states.values())
         self.groups = processes.Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
-        self.processes.name_group = self.groups.name_ours
+        pids = None if around is None else self._find_inits(around)
+        self.processes = processes.look(own_cgroups, pids, self.groups.name_ours)
+        for state in self.states.values():
+            self.processes.add(self.find_live(state).items())
         self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
         self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
