@@ -10,6 +10,8 @@ import sys
 
 from hook import entry, system
 
+_ROOM = 4 << 20  # bytes of memory
+
 
 def start() -> None:
     """Run the program; does not return.
@@ -26,6 +28,11 @@ def dispatch(arguments: list[str]) -> int:
     system.set_umask()
     if arguments and arguments[0] in entry.STAGES and "--help" not in arguments:  # a runtime started us
         return entry.run_stage(arguments[0], arguments[1:])
+    if arguments[:1] == ["run"]:
+        import atexit
+
+        # Given back before the last lines of the .pyz execute the command: they need some if all is used.
+        atexit.register(bytearray(_ROOM).clear)
     began = system.monotonic()  # imports take long on a busy machine
     from hook.cli import command_line
 

@@ -219,9 +219,12 @@ def convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  th
             raise ValueError("takes no value")
         return True
     if isinstance(kind, (int, float)):
-        if len(text) > _LONGEST_NUMBER or text.strip(_NUMBER):
-            raise ValueError(f"{text[:80]!r} is not a number")
-        return type(kind)(text)
+        try:
+            if len(text) <= _LONGEST_NUMBER and not text.strip(_NUMBER):
+                return type(kind)(text)
+        except ValueError:  # 1.5 for an int, 1.2.3
+            pass
+        raise ValueError(f"{text[:80]!r} is not a {'whole ' if isinstance(kind, int) else ''}number")
     if isinstance(kind, list):
         return [*(former or []), text]
     if isinstance(kind, dict):
@@ -245,4 +248,5 @@ def validate(form: type[ModelT], values: dict[str, Any], complaints: list[str]) 
             name = str(first["loc"][0])
             if name not in values:
                 raise
-            complaints.append(f"--{name.replace('_', '-')}: {str(values.pop(name))[:80]!r}: {first['msg']}")
+            problem = first["msg"].removeprefix("Value error, ")  # pydantic's words
+            complaints.append(f"--{name.replace('_', '-')}: {str(values.pop(name))[:80]!r}: {problem}")

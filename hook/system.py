@@ -90,10 +90,19 @@ def format_utc(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
+def ignore_zone() -> None:
+    """Let times be in the machine's zone: TZ may name another, or a file that never ends.
+
+    TZ is set, and not removed: so the entry has its place when the command of `run` gets it back.
+    """
+    if b"TZ" in posix.environ:
+        posix.putenv(b"TZ", b":/etc/localtime")  # as without TZ: tzset(3)
+    time.tzset()
+
+
 def syslog_time() -> str:
     """The machine's local time, whatever TZ says, in the format of syslog's datagrams (RFC 3164)."""
-    posix.unsetenv(b"TZ")
-    time.tzset()
+    ignore_zone()
     return time.strftime("%b %e %H:%M:%S", time.localtime())
 
 

@@ -72,9 +72,11 @@ def explain_exception(error: Exception) -> str:
 
 
 def _find_path(error: OSError) -> str | None:
-    """Return the path of a system call that failed, if it has one, of which `system` passes bytes."""
+    """Return the path of a system call that failed, if it has one: it can be bytes, and a descriptor as well."""
     path = error.filename
-    return path.decode("utf-8", "surrogateescape") if isinstance(path, bytes) else path
+    if isinstance(path, bytes):
+        return path.decode("utf-8", "surrogateescape")
+    return path if isinstance(path, str) else None
 
 
 def format_count(number: int, noun: str) -> str:
@@ -223,6 +225,8 @@ def _word_system_call(problem: str, error: OSError) -> Wording:
 
 def _word_defect(error: BaseException) -> Wording:
     """Word a defect of the hook: the exception's type and text, and the line that raised it."""
+    if isinstance(error, MemoryError):
+        return Wording("there is too little memory" + (f": {error}" if str(error) else ""))
     traceback, place = error.__traceback__, ""
     while traceback is not None:
         code = traceback.tb_frame.f_code

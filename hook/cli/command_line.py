@@ -12,16 +12,16 @@ import argparse
 import gc
 import gettext
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from hook import __version__, report, system
+from hook import __version__, names, report, system
 from hook.cli.options import ARGUMENTS
 from hook.cli.verbs import HOOK, JOB_STATUSES, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, convert, validate
 from hook.errors import as_hook_error
 from hook.models import Options
-from hook.node import engines, hooksd
+from hook.node import command, engines, hooksd
 from hook.show import write
 from hook.words import explain
 
@@ -41,7 +41,8 @@ def main(arguments: list[str], began: float | None = None) -> int:
         return _report("", lambda: _answer(name, arguments))
     gc.enable()  # the file's start disabled it: top may run for long
     start = system.monotonic() if began is None else began
-    return _report(name, lambda: _run_command(name, arguments[1:], start))
+    executes = command.find_command(arguments[1:]) if name == "run" else []
+    return _report(name, lambda: _run_command(name, arguments[1:], start), executes)
 
 
 def _answer(name: str, arguments: list[str]) -> int:
@@ -80,24 +81,29 @@ def _run_command(name: str, words: list[str], began: float) -> int:
     return _run_in_time(name, VERBS[name], given, request, began)
 
 
-def _report(name: str, call: Callable[[], int]) -> int:
-    """Make a call, of this command if any, and return the exit status: 2, with a line on stderr, for each exception."""
+def _report(name: str, call: Callable[[], int], executes: Sequence[str] = ()) -> int:
+    """Make a call, of this command if any, and return the exit status: 2, with a line on stderr, for each exception.
+
+    After an exception this `executes` the command of `run`, if there is one, unless a user has interrupted the call.
+    """
     status = 2
     try:
         return call()
-    except (SystemExit, BrokenPipeError):  # the help is printed; the reader ended, for example `head`
+    except SystemExit:  # the help is printed
         return 0
     except KeyboardInterrupt:
-        problems = ["interrupted"]
+        problems, executes = ["interrupted"], ()
     except Usage as error:
         problems = [str(error)]
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
+        if isinstance(error, BrokenPipeError) and not executes:  # the reader ended, for example `head`
+            return 0
         failure = as_hook_error("cannot read or write a file", error)
         problems = getattr(error, "problems", [str(explain(failure))])  # install's Refused has several
         status = JOB_STATUSES.get(failure.reason, 2) if name and VERBS[name].defaults else 2
     for problem in problems:
-        report.write_line(problem, to_syslog=False)
-    return status
+        report.write_line(f"{problem}; {command.RUNS}" if executes else problem, to_syslog=bool(executes))
+    return command.start([*executes]) if executes else status
 
 
 def _run_in_time(name: str, verb: Verb, given: Any, request: Request, began: float) -> int:  # noqa: ANN401  its own model
@@ -180,13 +186,25 @@ class _Convert(argparse.Action):
             text = "" if self.nargs == 0 else "--"
         try:
             value: Any = convert(self.const, former, text)
-            if self.dest == "label" and {**value, **(former or {})} != value:
-                raise ValueError("one name has two values")
+            if self.dest == "label":
+                _check_label(text, former or {})
         except ValueError as error:
             parser.problems.append(f"{word}: {error}")
         else:
             setattr(namespace, self.dest, value)
             parser.words.setdefault(self.dest, []).append(word if self.nargs == 0 else f"{word}={text}")
+
+
+def _check_label(text: str, former: Mapping[str, str]) -> None:
+    """Check a label, NAME=VALUE. Raises ValueError."""
+    name, _, value = text.partition("=")
+    try:
+        names.check_label(name)
+        names.check_label_value(value)
+        if former.get(name, value) != value:
+            raise ValueError("one name has two values")
+    except ValueError as error:
+        raise ValueError(f"{text[:80]!r}: {error}") from None
 
 
 def list_arguments(verb: Verb) -> list[Argument]:
@@ -230,21 +248,27 @@ def make_parser(name: str) -> _Parser:
 
 
 def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
-    """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage."""
+    """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage.
+
+    Where a command of `run` runs whatever is wrong, this says what is wrong, and goes on without it.
+    """
     verb, parser = VERBS[name], make_parser(name)
-    command: list[str] = []
-    if name == "run" and "--" in words:  # what follows is the command's
-        words, command = words[: words.index("--")], words[words.index("--") + 1 :]
-    values = vars(parser.parse_intermixed_args(words))
+    words, executed = command.split_words(words) if name == "run" else (words, [])
+    parsed, unknown = parser.parse_known_intermixed_args(words)
+    values = vars(parsed)
+    if unknown:
+        parser.problems.append(f"unrecognized arguments: {' '.join(unknown)}")
     if values.get("COMMAND"):
-        parser.error("write -- before the command")
-    if command:
-        values["COMMAND"] = command
+        parser.problems.append("write -- before the command")
+    if executed:
+        values["COMMAND"] = executed
     is_json = values.pop("json", False) or values.get("output") == "json"
     of_hook = {option: values.pop(option) for option in HOOK if option in verb.options and option in values}
     options, given = (validate(form, part, parser.problems) for form, part in ((Options, of_hook), (verb.form, values)))
-    if parser.problems:
+    if parser.problems and (not executed or given.strict):
         parser.error("; ".join(parser.problems))
+    for problem in parser.problems:
+        report.write_line(f"run: ignored: {problem[:300]}", to_syslog=False)
     return given, Request(options, {option: parser.words[option] for option in of_hook}, is_json)
 
 

@@ -21,7 +21,7 @@ from hook.cli import options
 from hook.errors import HookError, Reason, as_hook_error
 from hook.labels import name_key
 from hook.models import Options
-from hook.node import engines, files, paths, programs
+from hook.node import command, engines, files, paths, programs
 from hook.node.paths import Places
 from hook.words import explain, format_count, who
 
@@ -412,20 +412,24 @@ def watch(_given: options.RunWatch, request: Request) -> None:
 def run_job(given: options.Run, request: Request) -> int:
     from hook import jobs
 
+    system.ignore_zone()
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
-    if len(given.label) > _MOST_LABELS:
-        raise Usage(f"run: {len(given.label)} labels: a job has {_MOST_LABELS} at most")
+    labels = dict([*given.label.items()][:_MOST_LABELS])
+    if len(given.label) > len(labels):
+        problem = f"{len(given.label)} labels: a job has {_MOST_LABELS} at most"
+        if given.strict:
+            raise Usage(f"run: {problem}")
+        report.write_line(f"run: {problem}, and these are the first", to_syslog=False)
     if given.wait:
         from hook.jobs import wait
 
         if (status := wait.fork(request.hook)) is not None:
             return status
     try:
-        jobs.run(request.hook, given.key, given.command, given.label, is_strict=given.strict)
-    except jobs.Unstartable as error:
-        report.write_line(f"run: {error}", to_syslog=False)
-        return error.status
+        jobs.run(request.hook, given.key, given.command, labels, is_strict=given.strict)
+    except command.Unstartable as error:
+        return command.explain(error)
 
 
 @_verb("assign", options.Assign, (*JOB, "json"), limit=None, defaults=JOB_DEFAULTS)

@@ -8,11 +8,7 @@ the order of docs/design.md survives a kill here, too. A call puts all of its pr
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
-import signal
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, NoReturn
@@ -24,7 +20,7 @@ from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
 from hook.key import leave, settle
 from hook.models import Failure, Index, KeyState, Options
-from hook.node import files, processes
+from hook.node import command, processes
 from hook.node.processes import Process, Processes
 from hook.poststop import forget_failure
 from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_key, lock_process
@@ -35,71 +31,41 @@ from hook.store import LockedKey, RunDir
 from hook.validation import replace
 from hook.words import explain
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""The exit statuses for a command that cannot be started, as shells have them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
-_LARGEST = 16 << 20  # bytes of an environment; the kernel's limit is a quarter of the stack's
+SET_UP = 0.1
+"""CPU seconds that a process may have used before `assign` and is not late: Slurm's slurmstepd takes some hundredths to
+make a step ready."""
 _PATIENCE = 2.0  # seconds, for a process that forks while its threads are moved
 
 
-class Unstartable(Exception):
-    """The command of `run` cannot be started: `status` is the exit status."""
-
-    def __init__(self, command: str, number: int) -> None:
-        super().__init__(f"{command[:200]}: {os.strerror(number)}")
-        self.status = NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE
-
-
 def run(
-    options: Options, name: str | None, command: list[str], labels: dict[str, str], *, is_strict: bool = False
+    options: Options, name: str | None, words: list[str], labels: dict[str, str], *, is_strict: bool = False
 ) -> NoReturn:
     """Put this process into the group of a job, of its own without a name, and let it execute the command.
 
-    The command has this pid, the environment, the umask and the signals that this process was started with, but that
-    the .pyz does not leave SIGPIPE and SIGXFSZ ignored. If this process cannot join, it executes the command all the
-    same, unless it `is_strict`: then this raises what `assign` raises. Raises Unstartable; then it is in no group and
-    on no record.
+    If this process cannot join, it executes the command all the same, unless it `is_strict`: then this raises what
+    `assign` raises. Raises command.Unstartable; then it is in no group and on no record.
     """
-    os.unsetenv("TZ")  # it may name a FIFO, which any formatting of a time would read
-    program, environment = _find_program(command[0]), _read_environment()
-    pid, key, context, process = os.getpid(), None, None, None
+    command.check_command(words[0])
+    context, key, process = None, None, None
     try:
-        found = find_processes([pid], options.history, labels)
+        found = find_processes([os.getpid()], options.history, labels)
+        (process,) = found.values()  # asked later, /proc could hide why the command cannot start
         with open_node("run", options, name, {} if is_strict else found) as context:
-            process = found[pid]  # asked later, /proc could hide why the command cannot start
-            key = assign(context, name, {pid: ""}, labels, found)
+            key = assign(context, name, dict.fromkeys(found, ""), labels, found)
     except Exception as error:
         if is_strict:
             raise
-        # No failure of ours stops a command.
-        report.write_line(f"run: {explain(error)}; the command runs, and is not monitored", to_syslog=False)
+        report.write_line(f"run: {explain(error)}; {command.RUNS}", to_syslog=False)
     try:
-        os.umask(system.umask_before)
-        # Python ignores them, but not the ELF file's, which has no name.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ) if sys.executable else ():
-            signal.signal(number, signal.SIG_DFL)
-        os.execve(program, command, environment)  # noqa: S606  without a shell
-    except OSError as error:
-        system.set_umask()
+        command.execute(words)
+    except command.Unstartable:
         if context is not None and isinstance(process, Container):
             if key is not None:
                 _undo(context, key, [process])
             forget_failure(context, process.id, process)
-        raise Unstartable(command[0], error.errno or 0) from error
-
-
-def _read_environment() -> dict[bytes, bytes]:
-    """Return the environment that this process was started with: in the locale C, Python has changed LC_CTYPE since."""
-    entries = (entry.partition(b"=") for entry in files.read("/proc/self/environ", _LARGEST).split(b"\0"))
-    return {name: value for name, equals, value in entries if equals}
-
-
-def _find_program(command: str) -> str:
-    program = shutil.which(command)
-    if program is None:
-        is_there = shutil.which(command, os.F_OK) or ("/" in command and os.path.lexists(command))
-        raise Unstartable(command, errno.EACCES if is_there else errno.ENOENT)
-    return program
+            _print_complaints(context.run)
+        raise
 
 
 def assign(
@@ -122,7 +88,7 @@ def assign(
     key = name if name is not None else joining[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
-    survey = Survey(context)
+    survey = Survey(context, around=[process.pid for process in joining])
     before = _Before(survey.states.get(key), survey.processes, _list_inside(context, survey.states.get(key)))
     ctrl_group = check_job_processes(survey, key, joining)
     joined: list[Container] = []
@@ -131,6 +97,7 @@ def assign(
             with lock_process(context, process.pid, process.starttime):
                 state = context.run.glance(KeyState, key)
                 is_member = state is not None and process.is_member(state.members.get(process.id))
+                process.is_late = not is_member and _has_run(survey, process.pid, before.inside)
                 # Also of a member: what put it on record may have been killed before it put it into the group.
                 create_runtime(context, process, Key(key, "job"), ctrl_group)
                 if not is_member:
@@ -147,6 +114,8 @@ def assign(
     # reconcile finds that they are members.
     for process in joining:
         forget_failure(context, process.id, process)
+    if joined:
+        context.run.count_run("job-monitored", len(joined))
     return key
 
 
@@ -218,23 +187,31 @@ def open_node(
         if system.user_id() != 0:
             raise HookError(Reason.DENIED, f"{verb} needs root", hint="call it as root, or with sudo")
         processes.check_namespaces()
-        run = RunDir(options.run_dir)
-        run.lock_error = "job locked"
-        context = Context(Resctrl(options.resctrl_root), run, options)
+        context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+        context.run.lock_error = "job locked"
         yield context
     except Exception as error:
         failure = as_hook_error("a file could not be read or written", error)
         is_bad = failure.reason == Reason.BAD_KEY
-        if report.may_log(context and context.run, failure, verb if is_bad else name or verb):
+        run = context.run if context is not None else None
+        if report.may_log(run, failure, verb if is_bad else name or verb):
             report.send_to_syslog(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {explain(failure)}")
         for process in found.values() if failure.reason != Reason.USAGE and context is not None else ():
             if context is not None and isinstance(process, Container) and not context.run.has(Index, process.id):
                 key = None if is_bad else Key(name or process.id, "job")
                 report.write_record(context, report.make_failure(failure, verb, process, key))
+        if run is not None and found:
+            run.count_run("job-failed", len(found))
         raise
     finally:
-        while context is not None and context.run.complaints:
-            report.write_line(f"warning: {explain(context.run.complaints.pop(0))}", to_syslog=False)
+        if context is not None:
+            _print_complaints(context.run)
+
+
+def _print_complaints(run: RunDir) -> None:
+    """Print what was found broken on the way."""
+    while run.complaints:
+        report.write_line(f"warning: {explain(run.complaints.pop(0))}", to_syslog=False)
 
 
 # --- What may join
@@ -248,7 +225,8 @@ def _bad_key(name: str, why: str = "") -> HookError:
 def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
     """Raise HookError `bad_key` for a name that is none, or that is, or may be, a pod's or a container's.
 
-    Also for the name of a job that runs with other labels: createRuntime does not look at a process that is in it.
+    Also for the name of a job that runs with other labels: createRuntime does not look at a process that is in it. If
+    all of that run is dead, this ends it.
     """
     if not names.is_container_id(name) or len(name) > LONGEST_KEY:
         raise _bad_key(name)
@@ -261,7 +239,25 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
         raise _bad_key(name, f"a {state.kind} on record has it")
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
         raise _bad_key(name, "a container on record has this ID")
-    check_record(Key(name, "job"), labels, state)
+    try:
+        check_record(Key(name, "job"), labels, state)
+    except HookError as error:
+        if error.kind != "other labels":
+            raise
+        if not _end_dead_run(context, name):
+            error.reason = Reason.BAD_KEY  # without a retry: what runs is not over
+            raise
+
+
+def _end_dead_run(context: Context, name: str) -> bool:
+    """End a job if its processes, and all that they have left behind, are dead. Returns whether it has ended."""
+    with context.run.lock(name, system.monotonic() + context.options.lock_timeout) as locked:
+        state = locked.state
+        if state is None or state.completed_at is not None:
+            return True
+        members = state.members.values()
+        is_dead = all(system.is_dead(member.pid, member.starttime) for member in members)
+        return is_dead and not _list_inside(context, state) and end_key(context, locked, state)
 
 
 def refuse_service(pids: Collection[int]) -> None:
@@ -332,6 +328,11 @@ def _find(pid: int, history: str, labels: dict[str, str] | None) -> Container:
 # --- In and out
 
 
+def _has_run(survey: Survey, pid: int, inside: set[int]) -> bool:
+    """Whether a process has used CPU time before it joins. This one is `run`, and has used none for its command."""
+    return pid != os.getpid() and survey.processes.sum_cpu_time(pid, inside) > SET_UP
+
+
 def _bring_in(survey: Survey, key: str, name: str) -> None:
     """Move the other threads of a member, and its children, into the group; what takes longer is left to reconcile.
 
@@ -398,7 +399,8 @@ def _take_out(context: Context, state: KeyState, leaving: list[str], before: _Be
     """
     deadline, is_whole = system.monotonic() + _PATIENCE, not leaving
     while not is_whole and system.monotonic() < deadline:
-        present, is_whole = processes.look(), True  # what they have forked since is in the next look
+        # What they have forked since is in the next look.
+        present, is_whole = processes.look(around=[state.members[name].pid for name in leaving]), True
         present.add(state.members.items())
         for member in map(state.members.__getitem__, leaving):
             inside = context.resctrl.tasks(member.group) or set()

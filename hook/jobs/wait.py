@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import suppress
 
 from hook import jobs, report, system
 from hook.models import Options
 from hook.node.processes import name_job_process
 from hook.poststop import poststop
+from hook.words import explain
+
+_MOST_FILES = 1 << 16
+"""As many may be open where /proc does not say which are."""
 
 
 def fork(options: Options) -> int | None:
@@ -23,22 +28,42 @@ def fork(options: Options) -> int | None:
 
     The child has the signals as they were. If there can be no child, this process is to become the command.
     """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, as it may be here, there is no status
+    pid, mask, handler = 0, None, None
     try:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, as it may be here, there is no status
         pid = os.fork()
     except OSError as error:
         report.write_line(f"run: warning: nothing waits for the command: {error.strerror}", to_syslog=False)
-        pid = 0
-    if pid == 0:
-        signal.signal(signal.SIGCHLD, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return None
-    process = ""
+    if pid:
+        return _attend(pid, options)
     with suppress(OSError):
+        if handler is not None:
+            signal.signal(signal.SIGCHLD, handler)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return None
+
+
+def _attend(pid: int, options: Options) -> int:
+    """Wait for a command's process, and take it off its job; return its exit status.
+
+    Whatever fails here, the command has been started, and is not started again.
+    """
+    del sys.argv[3:]  # what the last lines of the .pyz would execute
+    process = ""
+    with suppress(Exception):
         process = name_job_process(pid, system.starttime(pid) or 0)
+    with suppress(Exception):
         _close_files()
-    status = _wait(pid)
+    status = 2
+    try:
+        status = _wait(pid)
+    except Exception as error:  # noqa: BLE001  as above
+        with suppress(Exception):
+            report.write_line(f"run: warning: no signal reaches the command: {explain(error)}", to_syslog=False)
+            change = os.waitid(os.P_PID, pid, os.WEXITED)
+            status = _find_status(change) if change is not None else status
     # A failure is in syslog, and leaves it to reconcile; of a process that could not join, the child has said so.
     with suppress(Exception), jobs.open_node("run", options, None) as context:
         poststop(context, process)
@@ -48,7 +73,8 @@ def fork(options: Options) -> int | None:
 def _close_files() -> None:
     """Close all files but stderr: what reads from the command, or writes to it, waits until nothing has them open."""
     os.closerange(0, 2)
-    os.closerange(3, max(map(int, system.list_directory("/proc/self/fd"))) + 1)
+    numbers = system.try_call(system.list_directory, "/proc/self/fd")
+    os.closerange(3, max(map(int, numbers)) + 1 if numbers else _MOST_FILES)
     system.ensure_standard_descriptors()
 
 
@@ -58,15 +84,18 @@ def _wait(pid: int) -> int:
         sent = signal.sigwaitinfo(signal.valid_signals())
         if sent.si_signo == signal.SIGCHLD:
             while change := os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG):
-                if change.si_code == os.CLD_EXITED:
-                    return change.si_status
                 if change.si_code != os.CLD_STOPPED:
-                    return 128 + change.si_status
+                    return _find_status(change)
                 _stop()
         # The kernel's own are the terminal's, which the child has, but for an alarm that was set before the fork.
         # The child's own are for all of its process group.
         elif (sent.si_code <= 0 or sent.si_signo == signal.SIGALRM) and sent.si_pid != pid:
             os.kill(pid, sent.si_signo)
+
+
+def _find_status(change: os.waitid_result) -> int:
+    """Return the exit status of a child that has ended, as of a shell."""
+    return change.si_status if change.si_code == os.CLD_EXITED else 128 + change.si_status
 
 
 def _stop() -> None:

@@ -58,12 +58,18 @@ class Processes:
     """
 
     def __init__(
-        self, by_pid: Mapping[int, Process], boottime: float = 0.0, nested: Collection[str] = (), unread: int = 0
+        self,
+        by_pid: Mapping[int, Process],
+        boottime: float = 0.0,
+        nested: Collection[str] = (),
+        unread: int = 0,
+        name_group: Callable[[int], str | None] = lambda _pid: None,
     ) -> None:
+        """Index the processes. `name_group` names our group that a process is in (Groups.name_ours)."""
         self.by_pid = by_pid
         self.boottime = boottime
         self.unread = unread + sum(process.cgroups == UNKNOWN for process in by_pid.values())
-        self.name_group: Callable[[int], str | None] = dict[int, str]().get  # Groups.name_ours, where that is known
+        self._name_group = name_group
         self._parse = make_parser(nested)
         self._own: set[str] = {*nested}
         self._inits: set[int] = set()
@@ -140,12 +146,23 @@ class Processes:
     def list_unknown(self) -> list[str]:
         """List the cgroups below a container's that are called as another one's, and have a process in no group."""
         nested = [(place, pids) for places, pids in self._in.items() for place in places if place.startswith(_NESTED)]
-        return [place.partition(":")[2] for place, pids in nested if None in map(self.name_group, pids)]
+        return [place.partition(":")[2] for place, pids in nested if None in map(self._name_group, pids)]
 
     def is_newer(self, tid: int) -> bool:
         """Whether a task started after this look, which therefore cannot say which container's it is."""
         fields = system.stat_fields(tid)
         return fields is not None and int(fields[19]) > (self.boottime * system.TICKS) - 1
+
+    def sum_cpu_time(self, pid: int, inside: Collection[int]) -> float:
+        """Return the CPU seconds of a process and of what descends from it, without those `inside` a group of its key.
+
+        Children that have ended count, if they were waited for: proc_pid_stat(5), fields 14 to 17.
+        """
+        family = [pid]
+        for parent in family:  # it grows
+            family += self._children.get(parent, ())
+        shown = (system.stat_fields(each) for each in {*family} - {*inside})
+        return sum(int(ticks) for fields in shown if fields is not None for ticks in fields[11:15]) / system.TICKS
 
     def _family(self, member: Member) -> set[int]:
         """Return a container's init and its descendants, but neither other inits' nor those in another's own cgroup.
@@ -168,7 +185,7 @@ class Processes:
         cgroup = _innermost(process.cgroups, self._own)
         if cgroup is not None:
             return cgroup == member.cgroup
-        return self.name_group(process.pid) in (None, member.group.rpartition("/")[2], member.taken_from)
+        return self._name_group(process.pid) in (None, member.group.rpartition("/")[2], member.taken_from)
 
 
 def _innermost(places: Iterable[str], known: Collection[str]) -> str | None:
@@ -215,6 +232,8 @@ def cpu_seconds(tid: int) -> float:
 
 def check_namespaces() -> None:
     """Raise HookError in a pid or cgroup namespace that hides processes, or which container a process is in."""
+    if not system.is_directory("/proc/self"):
+        raise HookError(Reason.IO, "/proc is not mounted: no process can be looked at", hint="mount -t proc proc /proc")
     if not system.in_host_namespaces():
         raise HookError(Reason.DENIED, system.NOT_HOST_NAMESPACES, hint=system.NAMESPACES_HINT)
     if any("/../" in place + "/" for place in system.cgroups(1)):  # cgroup_namespaces(7)
@@ -223,19 +242,50 @@ def check_namespaces() -> None:
         raise HookError(Reason.DENIED, problem, hint=hint)
 
 
-def look(own_cgroups: Iterable[str] = ()) -> Processes:
-    """Read all processes once. A process in one of these cgroups of containers is not in the container's above it."""
+def look(
+    own_cgroups: Iterable[str] = (),
+    around: Collection[int] | None = None,
+    name_group: Callable[[int], str | None] = lambda _pid: None,
+) -> Processes:
+    """Read all processes once, or those `around` these: they, what they descend from, and what descends from them.
+
+    A process in one of `own_cgroups`, which are containers', is not in the container's above it. `name_group` is as in
+    Processes.
+    """
     nested = sorted((place for place in own_cgroups if cut_below_container(place) != place), key=len, reverse=True)
     boottime, unread = system.boottime(), 0
     by_pid: dict[int, Process] = {}
     parse = make_parser(nested)
-    for pid in map(int, filter(str.isdigit, system.list_directory("/proc"))):
+    pids = _list_relatives(around) if around is not None else None
+    for pid in map(int, filter(str.isdigit, system.list_directory("/proc"))) if pids is None else pids:
         try:
             if process := look_at(pid, parse):
                 by_pid[pid] = process
         except OSError:
             unread += 1
-    return Processes(by_pid, boottime, nested, unread)
+    return Processes(by_pid, boottime, nested, unread, name_group)
+
+
+def _list_relatives(pids: Iterable[int]) -> set[int] | None:
+    """List processes, all that they descend from, and all that descends from them.
+
+    None: the kernel lists no children (CONFIG_PROC_CHILDREN). A child that another one's end hides at that moment may
+    be left out: proc_pid_task(5) promises no more.
+    """
+    if system.try_call(system.inode, "/proc/thread-self/children") is None:
+        return None
+    related = {*pids}
+    family, ancestors = [*related], [*related]
+    for pid in family:  # it grows
+        for tid in list_threads(pid):
+            text = system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or ""
+            family += {*map(int, text.split())} - related
+            related.update(family)
+    for pid in ancestors:  # as well
+        fields = system.stat_fields(pid)
+        if fields is not None and (parent := int(fields[1])) not in (0, *ancestors):
+            ancestors.append(parent)
+    return related.union(ancestors)
 
 
 def look_at(pid: int, parse: Parser | None = None) -> Process | None:

@@ -55,7 +55,7 @@ class Mover:
     def __init__(self, context: Context, place: Place, source: Source, count_late: CountLate, groups: Groups) -> None:
         """Prepare to move threads. `count_late` gets each that was moved, with its `stat_fields`."""
         self.member = place.member
-        self.moved = 0  # threads, until a caller counts them and sets it back
+        self.moved = 0  # threads, since `take_count`
         self.outside = 0  # threads that the last look found outside
         self.has_moved = False  # whether the last look moved any
         self.has_ended = False
@@ -90,6 +90,11 @@ class Mover:
         else:
             self.has_ended = not (self.outside or self.has_moved or self.forking)
         return self.has_ended
+
+    def take_count(self) -> int:
+        """Return how many threads were moved since the last call."""
+        moved, self.moved = self.moved, 0
+        return moved
 
     @property
     def problem(self) -> HookError | OSError | None:

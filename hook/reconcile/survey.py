@@ -51,8 +51,18 @@ class Survey:
     found.
     """
 
-    def __init__(self, context: Context, late: LateCpu | None = None, scope: Scope = ALL) -> None:
-        """Survey the node. Raises HookError `io` if the run directory is unreadable."""
+    def __init__(
+        self,
+        context: Context,
+        late: LateCpu | None = None,
+        scope: Scope = ALL,
+        around: Collection[int] | None = None,
+    ) -> None:
+        """Survey the node. Raises HookError `io` if the run directory is unreadable.
+
+        With `around`, only of the processes that have to do with these: those in their families, and the inits of the
+        containers in whose cgroups they are.
+        """
         self.context = context
         self.late = late or LateCpu()  # counts the late CPU time of what is brought in
         self.live = scope.live
@@ -70,12 +80,13 @@ class Survey:
                 self.indexed.setdefault(key, []).append(container)
         # After the records, so that the init of each member is among the processes. This is the only look at all
         # processes in a pass; later looks read single containers.
-        self.processes = processes.look(self._list_own_cgroups())
-        for state in self.states.values():
-            self.processes.add(self.find_live(state).items())
+        own_cgroups = [*self._list_own_cgroups()]
         recorded = records.list_recorded(self.states.values())
         self.groups = processes.Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
-        self.processes.name_group = self.groups.name_ours
+        pids = None if around is None else self._find_inits(around)
+        self.processes = processes.look(own_cgroups, pids, self.groups.name_ours)
+        for state in self.states.values():
+            self.processes.add(self.find_live(state).items())
         self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
         self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
@@ -217,6 +228,17 @@ class Survey:
             return set(self.context.resctrl.counters(self.context.resctrl.root))
         except HookError:
             return set()
+
+    def _find_inits(self, pids: Collection[int]) -> list[int]:
+        """Return these processes, and the inits of the containers in whose own cgroups they are."""
+        places = {place for pid in pids for place in system.cgroups(pid)}
+
+        def is_around(own_cgroup: str | None) -> bool:
+            return own_cgroup is not None and any(processes.is_within(place, own_cgroup) for place in places)
+
+        members = (item for state in self.states.values() for item in state.members.items())
+        inits = [member.pid for name, member in members if is_around(processes.find_own_cgroup(name, member))]
+        return [*pids, *inits]
 
     def _list_own_cgroups(self) -> Iterator[str]:
         """List the own cgroups of all members, and of the containers that are not monitored."""

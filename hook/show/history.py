@@ -178,7 +178,7 @@ class Jobs:
         former, self._replaced = self._replaced, {}
         lines: dict[str, int] = {}
         listed = self._list_files()
-        for path in sorted(listed, key=lambda path: (path == self.path, _find_begin(path), path)):
+        for path in sorted(listed, key=lambda path: (path == self.path, _find_first_end(path), path)):
             if not listed[path][1]:
                 self.problems.append(f"{os.path.basename(path)}: {_OTHER_NAME}")
                 continue
@@ -270,7 +270,7 @@ def _ask(names: Sequence[str]) -> str:
     return "".join(f" (did you mean {name}?)" for name in names)
 
 
-def _find_begin(path: str) -> str:
+def _find_first_end(path: str) -> str:
     """Return when the first job in a file ended; empty if no job in it can be read."""
     with suppress(OSError, EOFError, zlib.error):
         return next((job.end for job in _read_parts(path) if job), "")

@@ -181,7 +181,7 @@ class Watch:
 
     def _end(self, place: Place, mover: Mover, process: str = "") -> None:
         """Note what a mover has done, for one process or for all; its container waits if more threads may appear."""
-        moved, mover.moved = mover.moved, 0
+        moved = mover.take_count()
         self.moved += moved
         if not mover.has_ended:
             self._waiting[place.container] = place

@@ -21,11 +21,14 @@
 #include <internal/pycore_runtime.h>
 #include <marshal.h>
 
+#include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -41,6 +44,12 @@ static const char *stage;   /* the verb, if a container runtime has started us; 
 static int failure_status;  /* the exit status of a failure */
 static const char *program; /* the path of this file, as it was called */
 
+/* The command of `run` without --strict, or NULL, and what it is to have as this process got it. */
+static char **command;
+static mode_t file_mask;
+static sigset_t signal_mask;
+static char **zone, *zone_text; /* TZ in the environment, which system.ignore_zone replaces */
+
 /* --- Failing open. Only async-signal-safe functions: see signal-safety(7). */
 
 static char line[1024];
@@ -50,6 +59,16 @@ static void add(const char *text)
 {
     for (; *text != '\0' && size < sizeof line - 1; text++)
         line[size++] = *text == '\n' ? ' ' : *text;
+}
+
+/* No failure of ours stops a command. As hook/node/command.py does. */
+static void execute_command(void)
+{
+    umask(file_mask);
+    sigprocmask(SIG_SETMASK, &signal_mask, NULL);
+    *zone = zone_text; /* it is the end, if there is no TZ */
+    execvp(command[0], command);
+    failure_status = errno == ENOENT ? 127 : 126;
 }
 
 /* Ends the process with a line on stderr, and for a runtime also in syslog; waits for neither. */
@@ -63,6 +82,7 @@ static void leave(const char *why, const char *what)
         priority, "resctrl-mon-hook: ", stage != NULL ? stage : "",
         stage != NULL ? ": nothing was done for this container: " : "", "cannot run ", program, ": ", why, what,
         "; hint: the file is damaged (install it again), or there is too little memory",
+        command != NULL ? "; the command runs, and is not monitored" : "",
     };
 
     for (size_t i = 0; i < Py_ARRAY_LENGTH(words); i++)
@@ -74,6 +94,8 @@ static void leave(const char *why, const char *what)
         int descriptor = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         (void)!sendto(descriptor, line, size, 0, (const struct sockaddr *)&log, sizeof log);
     }
+    if (command != NULL)
+        execute_command();
     _exit(failure_status);
 }
 
@@ -136,7 +158,9 @@ static void leave_by_exception(void)
     PyObject *error = PyErr_GetRaisedException();
     PyObject *text = error != NULL ? PyObject_Repr(error) : NULL;
     const char *why = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-    if (stage == NULL && error != NULL)
+    if (error != NULL && PyErr_GivenExceptionMatches(error, PyExc_MemoryError))
+        leave("there is too little memory", "");
+    if (stage == NULL && command == NULL && error != NULL)
         PyErr_DisplayException(error);
     leave(why != NULL ? why : "an exception without a text", "");
 }
@@ -175,6 +199,32 @@ static void require(PyStatus status)
         leave("Python does not start: ", status.err_msg != NULL ? status.err_msg : "no reason given");
 }
 
+/* In the parent of `run --wait`: the child executes the command. */
+static void forget_command(void)
+{
+    command = NULL;
+}
+
+/* As hook/node/command.py finds it, and restores what it was started with. */
+static void note_command(char **words)
+{
+    char **word = words;
+
+    for (; *word != NULL && strcmp(*word, "--") != 0; word++)
+        if (strcmp(*word, "--strict") == 0 || strncmp(*word, "--strict=", strlen("--strict=")) == 0)
+            return;
+    if (*word == NULL || *++word == NULL)
+        return;
+    command = word;
+    file_mask = umask(022);
+    umask(file_mask);
+    sigprocmask(SIG_BLOCK, NULL, &signal_mask);
+    for (zone = environ; *zone != NULL && strncmp(*zone, "TZ=", strlen("TZ=")) != 0; zone++)
+        ;
+    zone_text = *zone;
+    pthread_atfork(NULL, forget_command, NULL);
+}
+
 /* As hook/__main__.py decides. */
 static void read_command_line(int argc, char **argv)
 {
@@ -190,6 +240,8 @@ static void read_command_line(int argc, char **argv)
     for (size_t i = 0; i < Py_ARRAY_LENGTH(STAGES); i++)
         if (argc > 1 && !is_help && strcmp(argv[1], STAGES[i]) == 0)
             stage = STAGES[i];
+    if (argc > 1 && strcmp(argv[1], "run") == 0)
+        note_command(argv + 2);
     failure_status = stage == NULL ? 2 : is_strict && strcmp(stage, "createRuntime") == 0;
 }
 

@@ -41,7 +41,8 @@ FOR_PEOPLE = 'if atexit.register(posix._exit,2*((sys.argv[2:]or"-")[0][:2]not in
 # Code that the second line registers to run at exit, before the two above. `leave` in hook/system.py skips it, so
 # it runs only if the program failed to run. It reports the reason, on stderr, and for runtimes in syslog, and never
 # blocks. Any Python from 2.7 on must be able to parse it. `_socket`, since `socket` needs memory that may be missing,
-# and CPython 3.11 can loop for ever if it has none for an exception.
+# and CPython 3.11 can loop for ever if it has none for an exception. Then it executes the command of `run`, as
+# hook/node/command.py does.
 FALLBACK = """\
 import sys,posix
 file,verb=sys.argv[1],sys.argv[2:3]
@@ -53,6 +54,10 @@ if sys.version_info<(3,9):
 else:
  why+='cannot run %s: %r'%(file,getattr(sys,'last_value',None))
  why+='; hint: the file is damaged (install it again), or there is too little memory'
+words=sys.argv[3:]
+ours=words[:words.index('--')]if verb==['run']and'--'in words else['--strict']
+command=[]if'--strict'in[word.split('=')[0]for word in ours]else words[len(ours)+1:]
+if command:why+='; the command runs, and is not monitored'
 line=('resctrl-mon-hook: '+why).encode('ascii','backslashreplace')[:2000]
 try:
  import select
@@ -65,7 +70,23 @@ finally:
    log.setblocking(False)
    log.connect('/dev/log')
    log.send(('<28>'+time.strftime('%b %e %T ')).encode()+line.replace(b':',b'[%d]:'%posix.getpid(),1))
- finally:posix._exit(0 if hook else 2)
+ finally:
+  status=0 if hook else 2
+  try:
+   if command:
+    import _signal
+    status,name=127,command[0].encode(sys.getfilesystemencoding(),'surrogateescape')
+    posix.umask(getattr(sys.modules.get('hook.system'),'umask_before',posix.umask(18)))
+    for number in(_signal.SIGPIPE,_signal.SIGXFSZ):_signal.signal(number,_signal.SIG_DFL)
+    if b'TZ'in posix.environ:posix.putenv(b'TZ',posix.environ[b'TZ'])
+    try:
+     found,value=(b'\\0'+open('/proc/self/environ','rb').read()).partition(b'\\0LC_CTYPE=')[1:]
+     posix.putenv(b'LC_CTYPE',value.split(b'\\0')[0])if found else posix.unsetenv(b'LC_CTYPE')
+    except OSError:pass
+    for place in[b'']if b'/'in name else posix.environ.get(b'PATH',b'/bin:/usr/bin').split(b':'):
+     try:posix.execv(place+b'/'[:len(place)]+name,command)
+     except OSError as error:status=status if error.errno in(2,20)else 126
+  finally:posix._exit(status)
 """
 # The second line, of any length: it runs the loader for this Python, or lets Python find the sources. After it comes a
 # table in marshal's version 2, which every Python reads: by the magic number of Python's bytecode, the position of the

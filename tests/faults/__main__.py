@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 
 from fetch import provision
 from tests import faults
-from tests.faults import hook_coverage, mutants, processes, simulated
+from tests.faults import commands, hook_coverage, mutants, processes, simulated
 from tests.faults.campaign import Campaign
 from tests.support.tables import as_markdown
 
 PARTS: dict[str, Callable[[Campaign], None]] = {
     "syscalls": processes.fail_calls,
     "limits": processes.limit,
+    "run": commands.fail_calls,
     "simulate": simulated.run,
     "coverage": hook_coverage.run,
     "mutants": mutants.run,

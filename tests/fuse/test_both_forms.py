@@ -296,6 +296,8 @@ def call_jobs(stage: Stage) -> None:
         *(["assign", "--key=a", str(ABSENT)], ["assign", "--json", "--key=\u00fc", "1"]),
         *(["run", "--key=\u00fc", "--", "true"], ["run", "--", "/bin/\u00fc"], ["run", "--", "/bin/\udcff\n"]),
         *(["run", "--key=\u00fc\n", "--", "/bin/\u00fc"], ["release", "--key=\u00fc"], ["list"]),
+        *(["run", "--label=\u00fc=", "--kye=a", "--", "/bin/env"], ["run", "--rmid-wait", "--", "/bin/env"]),
+        *(["run", "--wait", "--label=a=\u00fc\n", "--rmid-wait=x", "--", "/bin/env"], ["run", "--", "/"]),
     ):
         stage.ask(*words)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from fetch import provision
-from tests.faults import processes
+from tests.faults import commands, processes
 from tests.faults.campaign import Campaign
 from tests.support.hook import shipped
 
@@ -52,3 +52,8 @@ def test_a_module_that_cannot_be_loaded_is_reported() -> None:
 def test_some_have_few_descriptors_or_little_memory() -> None:
     with some("limits", 4) as campaign:
         processes.limit(campaign)
+
+
+def test_some_calls_of_run_fail_or_are_its_last() -> None:
+    with some("run", 25) as campaign:
+        commands.fail_calls(campaign)

@@ -119,6 +119,82 @@ def test_command_has_the_environment_of_run(hook: Hook) -> None:
         assert (outcome.status, outcome.stderr, outcome.stdout) == (0, "", wanted.stdout)
 
 
+ODD = """\
+import ctypes, sys
+libc = ctypes.CDLL(None)
+entries, words = ([*map(str.encode, text)] for text in (sys.argv[1].split("|"), sys.argv[2:]))
+libc.execve(words[0], *((ctypes.c_char_p * (len(texts) + 1))(*texts, None) for texts in (words, entries)))
+"""
+"""Executes a program with an environment of any entries, as no function of Python does."""
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+@pytest.mark.parametrize("words", [(), ("--wait",)])
+@pytest.mark.parametrize(
+    ("entries", "around"),
+    [
+        ("=x|A=1|NOTHING|A=2|=|==|B=", ""),
+        ("TZ=:/dev/zero|A=1|TZ=UTC|LC_CTYPE=C|LC_CTYPE=POSIX|LANG=C", ""),
+        ("A=\udcff|TZ=Asia/Kolkata", "mount -t tmpfs none /proc"),
+        ("A=1|=x", "mount -t tmpfs none /proc; mount -t tmpfs none /sys"),
+    ],
+)
+def test_command_has_each_entry_of_the_environment_as_it_came(
+    hook: Hook, tmp_path: Path, entries: str, around: str, words: tuple[str, ...], *, is_mounted: bool
+) -> None:
+    """Entries without a name, without =, twice, in their order; also after a failure in syslog, and without /proc."""
+    shell = ["unshare", "--mount", "sh", "-ec", f'{around or ":"}; exec "$@"', "sh"]
+    odd = [sys.executable, "-ISc", ODD.replace("str.encode", "os.fsencode").replace("ctypes,", "ctypes, os,"), entries]
+    with DevLog(tmp_path) as log:
+        place = hook if is_mounted else replace(hook, resctrl_root=tmp_path)
+        place = replace(place, wrapper=[*log.wrapper, *shell, *odd])
+        outcome = subprocess.run(
+            [*place.command("run"), *words, "--key=a", "--", "/usr/bin/env", "-0"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            env={"PATH": os.defpath},
+        )
+    assert (outcome.returncode, os.fsdecode(outcome.stdout).rstrip("\0").split("\0")) == (0, entries.split("|"))
+    fails = not is_mounted or bool(around)
+    assert outcome.stderr.count(b"the command runs, and is not monitored") == fails
+    assert (b"/proc is not mounted" in outcome.stderr) == bool(around)
+
+
+@pytest.mark.parametrize("words", [(), ("--wait",)])
+@pytest.mark.parametrize(
+    ("given", "said", "labels"),
+    [
+        (["--label=account="], "'account=': not a label's value", {}),
+        (["--label=", "--label=user=ann"], "'' is not K=V", {"user": "ann"}),
+        (["--label=9=x", "--label=user=ann", "--label=user=bob"], "'user=bob': one name has two", {"user": "ann"}),
+        ([f"--label=n{number}=x" for number in range(9)], "9 labels", {f"n{number}": "x" for number in range(8)}),
+        (["--linger=1.5", "--kye=a"], "unrecognized arguments: --linger=1.5 --kye=a", {}),
+        (["--lock-timeout=1.2.3"], "'1.2.3' is not a number", {}),
+        (["--snapshot-ttl=1.5"], "'1.5' is not a whole number", {}),
+        (["x"], "write -- before the command", {}),
+        (["--rmid-wait"], "expected one argument", None),
+    ],
+)
+def test_wrong_option_is_said_and_ignored_and_the_command_runs_or_with_strict_it_is_refused(
+    hook: Hook, given: list[str], said: str, labels: dict[str, str] | None, words: tuple[str, ...]
+) -> None:
+    """With a line in syslog if the process did not join."""
+    with hook.open(
+        "run", *words, "--key=a", *given, "--", "sh", "-c", "echo ready; read line; exit 7", stdin=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        state = hook.key("a")
+        assert (state and state["job_labels"]) == labels
+        stdout, stderr = process.communicate(b"\n")
+    assert (process.returncode, stdout, said in stderr.decode()) == (7, b"", True)
+    assert (b"is not monitored" in stderr) == (labels is None)
+    hook.ask("reconcile")
+    expect_refusal(hook, 2, said, "run", *words, "--strict", "--key=a", *given, "--", "echo", "started")
+    hook.assert_clean()
+
+
 def test_command_that_cannot_be_started_leaves_nothing(hook: Hook, tmp_path: Path) -> None:
     """Also one that the kernel refuses after all."""
     commands = {"no-such-command": 127, "/tmp": 126, "/etc/passwd": 126}

@@ -187,6 +187,31 @@ def test_fatal_signal_ends_a_command_for_people_with_2(any_code: Path) -> None:
     assert (done.returncode, done.stderr) == (2, f"resctrl-mon-hook: cannot run {any_code}: signal SIGSEGV; {HINT}\n")
 
 
+CODES = {
+    "import os; os.kill(os.getpid(), 11)": "signal SIGSEGV",
+    "import os; os.umask(0o77); os.putenv('TZ', 'y'); os.abort()": "signal SIGABRT",
+    "import none": "ModuleNotFoundError",
+    "raise MemoryError": "there is too little memory",
+    "import os; os.fork() and os.kill(os.getpid(), 11)": "signal SIGSEGV",  # after the fork of --wait the child does it
+    "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); f": "NameError",
+}
+"""What the program does in place of its own code, and the word of its line."""
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_run_executes_its_command_once_if_the_program_fails(any_code: Path, code: str) -> None:
+    shell = ["sh", "-c", "umask; echo $TZ; kill -TERM $$"]
+    done = run(any_code, "run", "--", *shell, code, TZ="x")
+    assert (done.stdout, CODES[code] in done.stderr, "Traceback" in done.stderr) == ("0022\nx\n", True, False)
+    assert "; the command runs, and is not monitored\n" in done.stderr
+    assert done.returncode == (2 if "fork" in code else -signal.SIGTERM)
+    for words in (["--strict", "--", *shell], ["--strict=", "--", *shell], shell):
+        refused = run(any_code, "run", *words, code)
+        assert (refused.returncode, refused.stdout) == (2, "")
+    for name, status in (("no-such-command", 127), ("/", 126)):
+        assert run(any_code, "run", "--", name, code).returncode == (2 if "fork" in code else status)
+
+
 def test_stack_overflow_in_c_does_not_fail_a_container(any_code: Path) -> None:
     code = "import sys; sys.setrecursionlimit(1 << 30); f = lambda: [*map(lambda _: f(), '1')]; f()"
     assert run(any_code, "hook", code).returncode == 0

@@ -239,6 +239,8 @@ class Kernel:
         if not names:
             return KernelNode(["1", "self", *map(str, self.tasks)], 1, None)
         first, rest = names[0], "/".join(names[1:])
+        if names == ["thread-self", "children"]:
+            return KernelNode(b"", 1, None)
         if first in ("self", "1"):
             shown: dict[str, Content] = {"": ["ns"], "ns/pid": self.pid_namespace, "cgroup": b"0::/\n"}
             if self.time_namespace is not None:

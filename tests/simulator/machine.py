@@ -14,7 +14,7 @@ import posixpath
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -198,6 +198,8 @@ class SimulatedMachine:
 
     # --- posix
 
+    environ: Mapping[bytes, bytes] = {b"TZ": b"Asia/Kolkata"}
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  constants; a call that is not made here is none of the hook's
         if not name.startswith("O_"):
             raise AttributeError(name)
@@ -372,7 +374,7 @@ class SimulatedMachine:
     def umask(self, _mask: int) -> int:
         return 0o022
 
-    def unsetenv(self, _name: bytes) -> None:
+    def putenv(self, _name: bytes, _value: bytes) -> None:
         pass
 
     # --- fcntl, signals and clocks

@@ -186,6 +186,25 @@ def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(pyz: Path, pytho
             assert f"cannot run {pyz.with_name('broken.pyz')}: {said}" in last
 
 
+@each_python
+def test_broken_code_executes_the_command_of_run_unless_it_is_strict(pyz: Path, python: str) -> None:
+    contents = {**archive.read_sources(pyz.parents[1]), "hook/cli/command_line.py": b"raise MemoryError"}
+    path = pyz.with_name("broken.pyz")
+    path.write_bytes(archive.join(contents, archive.shebang(python)))
+    path.chmod(0o755)
+    shell = ["sh", "-c", "umask; env"]
+    environment = {"TZ": "x", "A": "1", "PATH": os.defpath}
+
+    def run(*words: str) -> tuple[int, str, bool]:
+        done = start([path, "run", *ELSEWHERE, *words], env=environment)
+        return done.returncode, done.stdout, "the command runs, and is not monitored" in done.stderr
+
+    assert run("--key=x", "--", *shell) == (0, start(shell, env=environment).stdout, True)
+    assert run("--", "sh", "-c", "exit 7") == (7, "", True)
+    assert (run("--", "no-such-command"), run("--", "/")) == ((127, "", True), (126, "", True))
+    assert run("--strict", "--", *shell) == run(*shell) == run() == run("--") == (2, "", False)
+
+
 def test_the_first_line_tells_the_verbs_for_runtimes_from_those_for_people() -> None:
     """By their first two letters, since the kernel reads no longer a line."""
     assert list(entry.STAGES) == RUNTIME

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from hook import __version__, entry, jobs, report, system
+from hook import __version__, entry, report, system
 from hook.cli import command_line, options, verbs
 from hook.cli import command_line as cli
 from hook.cli.command_line import Argument, list_arguments, list_options
 from hook.cli.verbs import ALL, HOOK, JOB, SHARED, VERBS, Request, Usage
 from hook.errors import Reason
 from hook.models import Options
+from hook.node import command
 from hook.node.paths import Places
 from hook.show import history
 from hook.store import PARTS
@@ -98,12 +99,14 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["list", "--lim=5"], "unrecognized arguments: --lim=5"),  # no abbreviations
         (["list", "--run-dir"], "argument --run-dir: expected one argument"),
         (["list", "--run-dir", "--limit=0"], "argument --run-dir: expected one argument"),
-        (["list", "--run-dir=relative"], "--run-dir: 'relative': Value error, not an absolute path"),
-        (["list", "--group-prefix="], "--group-prefix: '': Value error, not a group prefix"),
+        (["list", "--run-dir=relative"], "--run-dir: 'relative': not an absolute path"),
+        (["list", "--group-prefix="], "--group-prefix: '': not a group prefix"),
         (["list", "--linger=1"], "unrecognized arguments: --linger"),
         (["list", "--sort=cache"], "argument --sort: invalid choice: 'cache' (choose from "),
         (["list", "--json=1"], "argument --json: ignored explicit argument '1'"),
-        (["reconcile", "--linger=-1"], "--linger: '-1' is not a number"),
+        (["reconcile", "--linger=-1"], "--linger: '-1' is not a whole number"),
+        (["reconcile", "--linger=1.5"], "--linger: '1.5' is not a whole number; see"),
+        (["reconcile", "--lock-timeout=1.2.3"], "--lock-timeout: '1.2.3' is not a number; see"),
         (["show"], "required: KEY"),
         (["show", "a", "b"], "unrecognized arguments: b"),
         (["completion", "tcsh"], "argument SHELL: invalid choice: 'tcsh'"),
@@ -111,16 +114,22 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["top", "--interval=0"], "--interval: '0.0': Input should be greater"),
         (["top", "--interval=nan"], "--interval: 'nan' is not a number"),
         (["top", "--count=0"], "--count: '0': Input should be greater"),
-        (["top", "--count=" + "9" * 5000], "is not a number"),
-        (["top", "--count=x", "--interval=y"], "--count: 'x' is not a number; --interval: 'y' is not a number; see"),
+        (["top", "--count=" + "9" * 5000], "is not a whole number"),
+        (
+            ["top", "--count=x", "--interval=y"],
+            "--count: 'x' is not a whole number; --interval: 'y' is not a number; see",
+        ),
         (["metrics", "--json", "--textfile=x"], "argument --textfile: not allowed with argument --json"),
         (["top", "\x1b[2J\n" + "x" * 5000], r"unrecognized arguments: \x1b[2J\nxxx"),
-        (["run", "--label=9=x", "--", "true"], "--label: \"{'9': 'x'}\": Value error, not a label's name: 1 to 64 of"),
-        (["run", "--label=a=\x1b[2J", "--", "true"], "Value error, not a label's value: 1 to 128 printable characters"),
+        (["run", "--strict", "--label=9=x", "--", "true"], "--label: '9=x': not a label's name: 1 to 64 of"),
+        (
+            ["run", "--strict", "--label=a=\x1b[2J", "--", "true"],
+            "'a=\\x1b[2J': not a label's value: 1 to 128 printable characters",
+        ),
         (["assign", "--key=a", "--label=user", "7"], "--label: 'user' is not K=V"),
-        (["assign", "--key=a", "--label=user=a", "--label=user=b", "7"], "--label: one name has two values"),
+        (["assign", "--key=a", "--label=user=a", "--label=user=b", "7"], "--label: 'user=b': one name has two values"),
         (["assign", "--key=a", *NINE, "7"], "assign: wants --key=NAME, the pids of processes, and 8 labels at most"),
-        (["run", *NINE, "--", "true"], "run: 9 labels: a job has 8 at most"),
+        (["run", "--strict", *NINE, "--", "true"], "run: 9 labels: a job has 8 at most"),
         (["help", "xyzzy"], "unknown command 'xyzzy'; see resctrl-mon-hook --help"),
         (["lsit", "--help"], "unknown command 'lsit' (did you mean list?); see resctrl-mon-hook --help"),
         (["help", "hok"], "unknown command 'hok' (did you mean hook?); see"),
@@ -346,7 +355,7 @@ def test_man_page_has_each_environment_variable_and_no_other() -> None:
 
 
 def test_man_page_has_each_exit_status_and_signal() -> None:
-    statuses = {*map(str, (*verbs.JOB_STATUSES.values(), jobs.NOT_FOUND, jobs.NOT_EXECUTABLE))}
+    statuses = {*map(str, (*verbs.JOB_STATUSES.values(), command.NOT_FOUND, command.NOT_EXECUTABLE))}
     assert list_items("EXIT STATUS") == {"0", "1", "2"} | statuses
     texts = [*house.sources("hook").values()]
     handled = {name for text in texts for name in re.findall(r"signal\.(SIGTERM|SIGINT|SIGHUP|SIGUSR\d)\b", text)}

@@ -25,8 +25,8 @@ from hook import __version__, entry
 from hook.cli import verbs
 from hook.cli.command_line import list_arguments, list_options, main, parse_command
 from hook.errors import HookError, Reason
-from hook.jobs import NOT_EXECUTABLE, NOT_FOUND
 from hook.models import KeyState, MonGroup, Options
+from hook.node.command import NOT_EXECUTABLE, NOT_FOUND
 from hook.node.paths import Places
 from hook.reconcile.diagnose import VERBS
 from hook.show.lists import STATES

@@ -381,7 +381,7 @@ def test_words_become_fields_of_the_kind_that_their_defaults_have(words: str, fi
 NO_NUMBERS = ["soon", "", "1.5", "-1", "86401", "9" * 5000]
 BAD = {
     **{f"--linger={text}": "--linger" for text in NO_NUMBERS},
-    "--group-prefix=": "--group-prefix: '': Value error, not a group prefix",
+    "--group-prefix=": "--group-prefix: '': not a group prefix",
     "": "''",
     "--\nnewline": "newline",
     **{

@@ -492,7 +492,7 @@ def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, name
         ("--until=9999-12-31", "--until: '9999-12-31' is no time"),
         ("--until=", "--until: '' is no time"),
         ("--since=1h --until=2h", "--since, 2026-11-18T10:06:40Z, is not before --until, 2026-11-18T09:06:40Z"),
-        ("--by=na-me", "--by: 'na-me': Value error, not a label's name"),
+        ("--by=na-me", "--by: 'na-me': not a label's name"),
         ("--label=user", "--label: 'user' is not K=V"),
         ("--csv --json", "argument --json: not allowed with argument --csv"),
     ],

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from hook.errors import HookError, Reason
 from hook.identity import Container, Key
 from hook.jobs import wait
 from hook.models import Failure, Index, Options, State
+from hook.node import command
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
 from hook.report import make_failure, write_record
@@ -132,21 +134,25 @@ def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: No
     assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
 
 
-def test_job_of_other_labels_joins_once_reconcile_has_ended_the_one_before(node: Node) -> None:
-    """It was not released, and its processes are dead."""
-    for pid in (7, 8):
+@pytest.mark.parametrize("is_left", [False, True])
+def test_run_of_other_labels_ends_the_one_before_unless_a_process_of_that_lives(node: Node, *, is_left: bool) -> None:
+    """It was not released, and reconcile has not come by since its member died."""
+    for pid in (7, 9):
         node.spawn(pid, "/user.slice")
     jobs.assign(node.context(), "a", {7: ""}, ALICE)
+    node.kernel.fork(7, 8).parent = 1
     node.kernel.die(7)
-    bob = {"user": "bob"}
-    with (
-        pytest.raises(HookError, match="other labels"),
-        jobs.open_node("assign", node.options(), "a", jobs.find_processes([8], "", bob)) as context,
-    ):
-        jobs.assign(context, "a", {8: ""}, bob)
-    node.verbs()
-    node.verbs()
-    assert (node.state("a").job_labels, node.groups(), node.failures()) == (bob, {"oci-a": {8}}, {})
+    if is_left:
+        with pytest.raises(HookError, match="other labels") as caught:
+            jobs.assign(node.context(), "a", {9: ""}, {"user": "bob"})
+        assert (caught.value.reason, node.state("a").job_labels) == (Reason.BAD_KEY, ALICE)
+        assert node.groups() == {"oci-a": {8}}
+    else:
+        node.kernel.die(8)
+        jobs.assign(node.context(), "a", {9: ""}, {"user": "bob"})
+        assert (node.state("a").job_labels, node.groups()) == ({"user": "bob"}, {"oci-a": {9}})
+        assert node.state("a").members.keys() == {"job-9-100"}
+        node.assert_settled()
 
 
 def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) -> None:
@@ -567,11 +573,11 @@ def test_failed_assign_records_the_process_that_was_there_at_its_start(node: Nod
     node.spawn(9, "/user.slice")
     go_on = getattr(jobs, place)
 
-    def wait(*given: Any) -> Any:  # noqa: ANN401
+    def wait(*given: Any, **named: Any) -> Any:  # noqa: ANN401
         take_the_number(node)
         if place == "lock_process":
             raise HookError(Reason.LOCK_TIMEOUT, "job locked", key="a")
-        return go_on(*given)
+        return go_on(*given, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs, place, wait)
@@ -897,14 +903,37 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
         monkeypatch.setattr(jobs, "_find", fails(HookError(Reason.TASK_GONE, "gone")))
         fails(8)()
 
-    monkeypatch.setattr(os, "execve", execute)
+    monkeypatch.setattr(os, "execvp", execute)
     for rmids, then in ((8, [{"oci-a": {7}}, {}]), (0, [{}, {"job-7-100": Reason.NO_RMIDS}])):
         node.kernel.rmids = rmids
         monkeypatch.setattr(jobs, "_find", find)
-        with pytest.raises(jobs.Unstartable) as caught:
+        with pytest.raises(command.Unstartable) as caught:
             jobs.run(node.options(), "a", ["/bin/sh"], {})
         assert (caught.value.status, states, node.groups(), node.failures()) == (126, then, {}, {})
         states.clear()
+
+
+def test_undo_that_fails_after_the_command_could_not_be_started_is_said(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another call holds the lock of the key just then."""
+    lines: list[str] = []
+    held: list[object] = []
+    monkeypatch.setattr(report, "write_line", lambda line, **_: lines.append(line))
+    node.spawn(7, "/user.slice")
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    monkeypatch.setattr(os, "umask", lambda _: 0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def execute(*_: object) -> None:
+        held.append(hold_lock(node))
+        fails(8)()
+
+    monkeypatch.setattr(os, "execvp", execute)
+    with pytest.raises(command.Unstartable):
+        jobs.run(node.options(lock_timeout=0.0), "a", ["/bin/sh"], {})
+    assert len(lines) == 1
+    assert "timed out waiting for the lock of key a" in lines[0]
 
 
 @pytest.mark.parametrize("error", [OSError(5, "of the disk"), ValueError("a defect")])
@@ -913,13 +942,44 @@ def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.
     run: Callable[..., object] = jobs.run  # which returns here
     monkeypatch.setattr(os, "umask", lambda _: 0)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(os, "execve", lambda program, *_: executed.append(program))
+    monkeypatch.setattr(os, "execvp", lambda program, *_: executed.append(program))
     for place, name in ((jobs, "RunDir"), (jobs, "Survey"), (jobs, "create_runtime"), (jobs, "_bring_in")):
         monkeypatch.setattr(place, name, fails(error))
         run(node.options(), "a", ["/bin/sh"], {})
         with pytest.raises(type(error)):
             run(node.options(), "a", ["/bin/sh"], {}, is_strict=True)
     assert executed == ["/bin/sh"] * 4
+
+
+def test_processes_that_have_nothing_to_do_with_the_one_that_joins_are_not_read(node: Node) -> None:
+    """It costs the same on a node with thousands; also if another one of the call cannot join, and all is undone."""
+    node.spawn(3, "/user.slice")
+    node.spawn(7, "/user.slice").parent = 3
+    node.spawn(9, "/user.slice")
+    node.start("web", 5, uid=None, cgroup=f"/machine.slice/libpod-{ID}.scope")
+    node.kernel.fork(7, 70)
+    for pid in range(100, 110):
+        node.spawn(pid, "/system.slice")
+    read: list[str] = []
+    look, put = node.kernel.look, node.kernel.put
+
+    def refuse_last(path: str, data: bytes) -> None:
+        if data.strip() == b"9":
+            fails(errno.EIO)()
+        put(path, data)
+
+    def note(path: str) -> object:
+        read.append(path)
+        return look(path)
+
+    node.patch.setattr(node.kernel, "look", note)
+    node.patch.setattr(node.kernel, "put", refuse_last)
+    with pytest.raises((HookError, OSError)):
+        jobs.assign(node.context(), "a", {7: "", 9: ""})
+    assert node.groups().keys() == {"oci-web"}
+    jobs.assign(node.context(), "a", {7: ""})
+    assert node.groups()["oci-a"] == {7, 70}
+    assert not {int(path.split("/")[2]) for path in read if re.match("/proc/[0-9]", path)} & {*range(100, 110)}
 
 
 # --- release of processes

@@ -76,8 +76,6 @@ EVER = {
 """The modules that each module imports: when it is imported, and at any time."""
 NAMED = {name: {module for node in ast.walk(tree) for module in imported(node)} for name, tree in TREES.items()}
 """The modules that each module imports at any time, or for type checkers."""
-FOR_TYPES = {"names": {"models"}}
-"""The imports for type checkers that make a circle: the models check texts by `names`, which names keys for people."""
 
 
 def users(*names: str) -> set[str]:
@@ -99,7 +97,7 @@ def test_core_imports_builtin_modules_and_no_tool_and_nothing_in_circles() -> No
 
 def test_imports_for_type_checkers_make_no_circle() -> None:
     graph = {name: EAGER[name] | (NAMED[name] - EVER[name]) for name in TREES}
-    graph = {name: modules & TREES.keys() - FOR_TYPES.get(name, set()) for name, modules in graph.items()}
+    graph = {name: modules & TREES.keys() for name, modules in graph.items()}
     assert {*TopologicalSorter(graph).static_order()} == TREES.keys()
 
 
@@ -173,7 +171,6 @@ ELSEWHERE = {
     "show/server": {"gzip"},  # of what it sends
     "install/install": {"ZipFile"},  # of bytes that came through the door
     "node/programs": {"shutil"},  # finds programs
-    "jobs": {"shutil"},  # finds the command
     "image/node": {"listdir", "pathlib", "shutil"},  # what is written in its own pod
 }
 OWN = {f"system.{name}" for name in ("read_file", "read_counter", "list_directory", "open_directory")}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from hook import system
+from hook import jobs, system
 from hook.entry import run_stage
+from hook.errors import HookError
 from hook.models import Failure
 from hook.show.snapshot import take_snapshot
 from tests.simulator.kernel import RESCTRL
@@ -179,3 +181,28 @@ def test_the_next_run_of_a_key_that_was_let_in_late_is_whole(node: Node) -> None
     node.stop(OTHER, 8, **ON)
     lines: list[dict[str, Any]] = read(node)
     assert [line["unknown"] for line in lines] == [ALL, []]
+
+
+@pytest.mark.parametrize("who", ["it", "its child", "none"])
+def test_a_process_that_has_run_before_assign_has_a_part_unknown(node: Node, who: str) -> None:
+    node.kernel.rmids = 8
+    node.spawn(7, "/user.slice")
+    node.kernel.fork(7, 9)
+    if who != "none":
+        node.kernel.tasks[7 if who == "it" else 9].user_ticks = 100
+    jobs.assign(node.context(**ON), "nightly", {7: ""}, {})
+    node.kernel.tasks[7].user_ticks = 900
+    jobs.assign(node.context(**ON), "nightly", {7: ""}, {})  # it is a member
+    jobs.release(node.context(**ON), "nightly")
+    assert [line["unknown"] for line in read(node)] == [[] if who == "none" else ALL]
+
+
+def test_joins_of_jobs_are_counted_by_result(node: Node) -> None:
+    for pid, rmids in ((7, 0), (8, 8), (9, 8)):
+        node.spawn(pid, "/user.slice")
+        node.kernel.rmids = rmids
+        found = jobs.find_processes([pid])
+        with contextlib.suppress(HookError), jobs.open_node("assign", node.options(), "nightly", found) as context:
+            jobs.assign(context, "nightly", {pid: ""}, {}, found)
+    runs = take_snapshot(node.options()).runs
+    assert (runs["job", "monitored"], runs["job", "failed"]) == (2, 1)

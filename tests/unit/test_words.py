@@ -78,6 +78,7 @@ def test_a_record_holds_nothing_but_printable_lines(said: list[str]) -> None:
         (OSError(errno.EROFS, "Read-only file system"), "EROFS", "the file system of the run directory is read-only"),
         (OSError(errno.EMFILE, "Too many open files"), "EMFILE", " "),
         (OSError(errno.EIO, "Input/output error", "x"), "Input/output error 'x': EIO", ""),
+        (OSError(errno.EIO, "Input/output error", 5), "Input/output error: EIO", ""),  # a descriptor
         (OSError(errno.EIO, "Input/output error"), "Input/output error: EIO", ""),
         (OSError(99999, "?"), "OSError", ""),
         (OSError("no number"), "no number: OSError", ""),
@@ -109,7 +110,8 @@ def test_an_unforeseen_error_names_its_place() -> None:
     assert "ValueError" in wording.problem
     assert "test_words.py" in wording.tried
     assert "in fail" in wording.tried
-    assert "at " not in explain(MemoryError()).tried
+    assert "at " not in explain(RuntimeError()).tried
+    assert str(explain(MemoryError())) == "there is too little memory"
 
 
 def test_the_parts_of_an_error_have_one_order() -> None:
