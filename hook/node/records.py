@@ -10,6 +10,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from stat import S_ISREG
@@ -192,10 +193,13 @@ def read_version(run: Reader, part: str = "groups") -> int | None:
 
 
 def list_versions(run: Reader) -> dict[str, Version]:
-    """List the keys with a record. A record that is read later has this version, or a later one."""
-    look = partial(os.stat, dir_fd=run.descriptor, follow_symlinks=False)
-    statuses = {key: system.try_call(look, file_of(KeyState, key)) for key in run.list_names(KeyState)}
-    return {key: (status.st_ino, status.st_mtime_ns) for key, status in statuses.items() if status is not None}
+    """List the keys with a record. A record that is read later has this version, or a later one. Raises OSError."""
+    versions = {}
+    for key in run.list_names(KeyState):
+        with suppress(FileNotFoundError):
+            status = os.stat(file_of(KeyState, key), dir_fd=run.descriptor, follow_symlinks=False)
+            versions[key] = status.st_ino, status.st_mtime_ns
+    return versions
 
 
 # --- All of it, as reconcile surveys it

@@ -104,6 +104,7 @@ class View:
                 self._show(key, versions.get(key), is_there=key in views)
             except OSError as error:
                 problems.append(as_hook_error(f"could not make the view of key {key}", error))
+        self._clear()
         # After a change the next look reads the times again, so that no change during this one is missed.
         self._seen = version if len(problems) == len(outdated) else None
         if problems:
@@ -134,17 +135,20 @@ class View:
         If the new view cannot be made, the old one is removed all the same: readers would take it for right.
         """
         former = self._shown.pop(key, None)
-        state = records.read_state(self._run, key) if version is not None else None
-        content = _list_content(state) if isinstance(state, KeyState) else None
+        content = self._read_content(key) if version is not None else None
         hashed = None if content is None else hash(str(content))
         if former is None or former.content != hashed or is_there != (content is not None):
             self._clear()
-            try:
-                self._replace(key, content)
-            finally:
-                self._clear()
+            self._replace(key, content)
         if version is not None:
             self._shown[key] = Shown(version, hashed)
+
+    def _read_content(self, key: str) -> Content | None:
+        try:
+            state = self._run.read(KeyState, key)
+        except ValueError:  # reconcile sets it aside
+            return None
+        return _list_content(state) if state is not None and state.key == key else None
 
     def _replace(self, key: str, content: Content | None) -> None:
         place = f"{_PLACE}/{key}"
@@ -229,16 +233,17 @@ def _list_content(state: KeyState) -> Content | None:
         files.update(completed_at=state.completed_at, tasks="")
     content: Content = (["", "/mon_data"], files, {})
     for group in shown:
-        _add_group(content, group, "" if group is shown[0] else "@" + group.ctrl_group.strip("/"))
+        suffix = "" if group is shown[0] else "@" + group.ctrl_group.strip("/")
+        _add_group(content, group, suffix, is_live=state.completed_at is None and group.end is None)
     return content
 
 
-def _add_group(content: Content, group: MonGroup, suffix: str) -> None:
+def _add_group(content: Content, group: MonGroup, suffix: str, *, is_live: bool) -> None:
     directories, files, links = content
     begin = group.begin or {}
     before = {counter: text.partition(" ")[0] for counter, text in group.before.items()}  # of counters.EARLIER
     texts = ((".before", before), (".known", group.known), (".begin", begin), (".end", group.end or {}))
-    if group.end is None:
+    if is_live:
         links["tasks" + suffix] = group.path + "/tasks"
     for counter in {**begin, **group.before}:
         domain, _, event = counter.partition("/")
@@ -249,5 +254,5 @@ def _add_group(content: Content, group: MonGroup, suffix: str) -> None:
             directories.append(directory)
         place = f"{directory[1:]}/{event}"
         files.update((place + kind, values[counter]) for kind, values in texts if counter in values)
-        if group.end is None and counter in begin:
+        if is_live and counter in begin:
             links[place] = f"{group.path}/mon_data/{counter}"
