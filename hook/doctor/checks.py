@@ -493,7 +493,7 @@ def _check_view(site: Site) -> Found:
         yield WARNING, "its service is enabled, and has not made it", f"`systemctl restart {unit}`; its log says why"
     elif kept is not None and (age := system.unix_time() - kept.alive_at) > _OVERDUE:
         remedy = f"`systemctl restart {unit}`" if is_enabled else f"`systemctl enable --now {unit}`"
-        remedy += f", or without it: `rm -r {run_dir}/mon_groups {run_dir}/view.json`"
+        remedy += f", or without it: `rm -rf {run_dir}/mon_groups {run_dir}/view.json`"
         yield WARNING, f"nothing keeps {site.options.run_dir}/mon_groups: it was last right {age:.0f} s ago", remedy
 
 
