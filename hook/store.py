@@ -6,7 +6,7 @@
     locks/<key>                   its flock; the hook that empties the key unlinks it while it holds it
     members/<container>.json      the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored; written and removed under locks/<container>
-    reconcile.json, watch.json, unhooked.json     the work and the findings of reconcile and watch
+    reconcile.json, watch.json, unhooked.json, view.json    the work and the findings of reconcile, watch and view
     runs/<stage>-<result>         one byte for each hook of that stage with that result
     runs/unrecorded               one byte for each failure that could not be recorded
     runs/dropped_lines            one byte for each line of history that was dropped unwritten

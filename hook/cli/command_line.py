@@ -2,8 +2,9 @@
 """Runs the command line of a person: --help, --version and the commands.
 
 All of it follows from the models of options.py and the table of verbs.py. A container's start never imports this. The
-exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile` or `uninstall` leaves work.
-Those of `run`, `assign` and `release` are in verbs.JOB_STATUSES; 126 and 127 are those of a shell.
+exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile`, `view --once` or
+`uninstall` leaves work. Those of `run`, `assign` and `release` are in verbs.JOB_STATUSES; 126 and 127 are those of a
+shell.
 """
 
 from __future__ import annotations
@@ -288,8 +289,7 @@ _TAIL = """\
   --version          show the version
 
 list, show, top, history, metrics and doctor change nothing. The exit status is
-0, or 2 on error; 1 if doctor finds a failure, or reconcile or uninstall
-leaves work. run, assign and release have others, too: see the manual.
+0, or 2 on error; the manual has the others.
 """
 
 

@@ -146,6 +146,15 @@ class RunWatch(Model):
     """
 
 
+class RunView(Model):
+    """Keep what each key used in files like resctrl's.
+
+    view --once: make these files, and end
+    """
+
+    once: bool = _field("", "make them once: nothing keeps them up to date then", False)
+
+
 class Run(Model):
     """Run a command in a group of its own (jobs).
 
@@ -194,7 +203,8 @@ class Install(Model):
     hooks_dir: Directory | None = _HOOKS_DIR
     destdir: Directory | None = _DESTDIR
     adopt: bool = _ADOPT
-    watch: bool = _field("", "also install and start the watch service", False)
+    watch: bool = _field("", "also start the watch service", False)
+    view: bool = _field("", "also start the view service", False)
     force: bool = _FORCE
     dry_run: bool = _DRY_RUN
 

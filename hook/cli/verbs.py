@@ -408,6 +408,19 @@ def watch(_given: options.RunWatch, request: Request) -> None:
     run(request.hook)
 
 
+@_verb("view", options.RunView, PLACES[:2], limit=None)
+def keep_view(given: options.RunView, request: Request) -> int:
+    from hook import view
+
+    if not given.once:
+        view.keep(request.hook)
+        return 0
+    problems = view.make_once(request.hook)
+    for problem in problems:
+        report.write_line(str(explain(problem)), to_syslog=False)
+    return 1 if problems else 0
+
+
 @_verb("run", options.Run, JOB, limit=None, defaults=JOB_DEFAULTS)
 def run_job(given: options.Run, request: Request) -> int:
     from hook import jobs
@@ -491,7 +504,7 @@ def _answer(request: Request, key: str, outcomes: dict[int, str] | None = None) 
 
 @_verb("install", options.Install, ALL, limit=_STEPS)
 def install_program(given: options.Install, request: Request) -> None:
-    from hook.install.install import Wanted, install
+    from hook.install.install import SERVICES, Wanted, install
 
     places = Places(given.prefix or paths.USR, given.hooks_dir, given.destdir or "")
     targets = paths.FOR[given.targets] if given.targets else tuple(paths.find_targets(places.top))
@@ -502,7 +515,8 @@ def install_program(given: options.Install, request: Request) -> None:
         problem = f"--for={given.targets} writes no hooks.d file that could keep {request.words[0]}"
         remedy = "give options of the hook to run and assign" if given.targets == "jobs" else "change the hooks.d files"
         raise Usage(f"{problem}; remedy: {remedy}")
-    wanted = Wanted(_open_program(), places, targets, tuple(request.words), given.adopt, given.force, given.watch)
+    services = tuple(name for name in SERVICES if getattr(given, name))
+    wanted = Wanted(_open_program(), places, targets, tuple(request.words), given.adopt, given.force, services)
     _print_steps(request, install(wanted, dry_run=given.dry_run), [], {"dry_run": given.dry_run})
 
 

@@ -485,6 +485,18 @@ def _check_watch(site: Site) -> Found:
         yield WARNING, f"it last wrote its record {age:.0f} s ago", f"`systemctl restart {NAME}-watch.service`"
 
 
+def _check_view(site: Site) -> Found:
+    kept = site.snapshot.kept_view
+    unit, run_dir = os.path.basename(site.places.view), shlex.quote(site.options.run_dir)
+    is_enabled = os.path.lexists(f"/etc/systemd/system/multi-user.target.wants/{unit}")
+    if kept is None and is_enabled:
+        yield WARNING, "its service is enabled, and has not made it", f"`systemctl restart {unit}`; its log says why"
+    elif kept is not None and (age := system.unix_time() - kept.alive_at) > _OVERDUE:
+        remedy = f"`systemctl restart {unit}`" if is_enabled else f"`systemctl enable --now {unit}`"
+        remedy += f", or without it: `rm -rf {run_dir}/mon_groups {run_dir}/view.json`"
+        yield WARNING, f"nothing keeps {site.options.run_dir}/mon_groups: it was last right {age:.0f} s ago", remedy
+
+
 def _check_textfile(_site: Site) -> Found:
     written = system.try_call(os.path.getmtime, _TEXTFILE)
     if written is not None and (age := system.unix_time() - written) > _OVERDUE:
@@ -513,6 +525,7 @@ CHECKS: list[tuple[str, Callable[[Site], Found]]] = [
     ("unhooked", _check_unhooked),
     ("reconcile", _check_reconcile),
     ("watch", _check_watch),
+    ("view", _check_view),
     ("textfile", _check_textfile),
 ]
 """What doctor looks at, in the order of the output."""

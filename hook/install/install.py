@@ -213,6 +213,10 @@ def _name_temporary(path: str) -> str:
 # --- The installation
 
 
+SERVICES = ("watch", "view")
+"""The commands whose services `install` starts if it is asked for them."""
+
+
 class Wanted(NamedTuple):
     """The arguments of an installation."""
 
@@ -222,7 +226,7 @@ class Wanted(NamedTuple):
     words: tuple[str, ...] = ()  # options of the hook, for the hooks.d files
     adopt: bool = False  # the timer's reconcile gets --adopt
     force: bool = False  # replace files of a package, of the Helm chart or of a MachineConfig, too
-    watch: bool = False  # start `watch`
+    services: tuple[str, ...] = ()  # of SERVICES, those to start
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -302,13 +306,14 @@ def _plan_activation(wanted: Wanted) -> list[Step]:
     places = wanted.places
     if places.top or not programs.has_systemd():
         return []
-    timer, watch, metrics = map(os.path.basename, (places.timer, places.watch, places.metrics_service))
+    timer, metrics = map(os.path.basename, (places.timer, places.metrics_service))
+    services = {name: os.path.basename(getattr(places, name)) for name in SERVICES}
     return [
         run_command("systemd-tmpfiles", "--create", places.tmpfiles),
         run_command("systemctl", "daemon-reload"),
-        run_command("systemctl", "enable", "--now", timer, *([watch] if wanted.watch else [])),
+        run_command("systemctl", "enable", "--now", timer, *(services[name] for name in wanted.services)),
         # Restart running services, which still run the former program.
-        run_command("systemctl", "try-restart", watch, metrics),
+        run_command("systemctl", "try-restart", *services.values(), metrics),
     ]
 
 
@@ -397,7 +402,7 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
 
 def _plan_end_of_services(places: Places) -> list[Step]:
     here = not places.top and programs.has_systemd()
-    active = (places.timer, places.watch, places.textfile_timer, places.metrics_service)
+    active = (places.timer, places.watch, places.view, places.textfile_timer, places.metrics_service)
     units = [os.path.basename(path) for path in active if here and os.path.exists(path)]
     logrotate = [] if places.is_foreign(places.logrotate) else [places.logrotate]
     return [

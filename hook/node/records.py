@@ -10,6 +10,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from stat import S_ISREG
@@ -165,19 +166,40 @@ def find_surplus(states: Iterable[KeyState]) -> Counter[str]:
     return surplus
 
 
+def find_free_share(run: Reader) -> float:
+    """Find the share of the run directory's file system that is free, of its blocks or its inodes: the smaller one."""
+    room = os.statvfs(run.descriptor)
+    shares = ((room.f_bavail, room.f_blocks), (room.f_favail, room.f_files))
+    return min((free / size for free, size in shares if size), default=1.0)  # size 0: it has no limit
+
+
 # --- Whether anything changes
 
 
-def read_version(run: Reader) -> int | None:
-    """Return a number that changes with each further commit to a key.
+Version = tuple[int, int]
+"""The inode and the time of a record, which differ for each commit to its key."""
 
-    It is None if there are no keys, or while the last commit is so young that another may get the same number.
+
+def read_version(run: Reader, part: str = "groups") -> int | None:
+    """Return a number that changes with each further commit to a key, or with each change of another directory.
+
+    It is None if there is no such directory, or while the last change is so young that another may get the same number.
     """
     try:
-        changed = os.stat("groups", dir_fd=run.descriptor, follow_symlinks=False).st_mtime_ns
-        return changed if system.age("groups", run.descriptor) > _STEP else None  # the age last: it is of this commit
+        changed = os.stat(part, dir_fd=run.descriptor, follow_symlinks=False).st_mtime_ns
+        return changed if system.age(part, run.descriptor) > _STEP else None  # the age last: it is of this change
     except FileNotFoundError:
         return None
+
+
+def list_versions(run: Reader) -> dict[str, Version]:
+    """List the keys with a record. A record that is read later has this version, or a later one. Raises OSError."""
+    versions = {}
+    for key in run.list_names(KeyState):
+        with suppress(FileNotFoundError):
+            status = os.stat(file_of(KeyState, key), dir_fd=run.descriptor, follow_symlinks=False)
+            versions[key] = status.st_ino, status.st_mtime_ns
+    return versions
 
 
 # --- All of it, as reconcile surveys it

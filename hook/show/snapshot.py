@@ -26,7 +26,7 @@ from hook.errors import HookError
 from hook.labels import name_key
 from hook.life_end import list_owed
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
-from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
+from hook.node.models import ReconcileRecord, Unhooked, ViewRecord, WatchRecord
 from hook.node.records import Broken, Records, leave_out, locate_state, read_record, read_state
 from hook.resctrl import Resctrl
 from hook.show import NOTHING, to_word
@@ -257,6 +257,7 @@ class Inventory:
         self.reconciled = records.glance(ReconcileRecord, "reconcile")
         self.watched = records.glance(WatchRecord, "watch")
         """The record of the watch that runs."""
+        self.kept_view = records.glance(ViewRecord, "view")
         self.is_supported = kernel.is_mounted() or (kernel.exists() and not system.is_directory(kernel.root + "/info"))
         """Whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted."""
         self.is_full = records.is_full()

@@ -2,8 +2,8 @@
 """Makes the completions of shells from the table of commands.
 
 The words of a command never change, so a shell asks no program for them. The keys and names of a node are those in its
-run directory, and labels also those of the last jobs in the history: all users may list the keys, root the others.
-Tenants choose some, so only harmless ones are offered. Files are only offered where one is meant.
+records, which only root may read, and labels also those of the last jobs in the history. Tenants choose some, so only
+harmless ones are offered. Files are only offered where one is meant.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ from hook.show.history import BY
 TIMES = ("today", "yesterday", "last night", "1h", "12h", "7d", "4w")
 OFFERED = {"since": TIMES, "until": TIMES, "by": BY}
 """What is offered for options that take more than that."""
-KEYS = """ls "$run/mon_groups" 2>/dev/null"""
-JOBS = f"{KEYS} | grep -xE '[A-Za-z0-9][A-Za-z0-9_.+,-]*' | grep -vxE '[0-9a-f-]{{32,}}'"
+OF_KEYS = """s#^[{]"version": 1, "key": "([^"]*)".*#\\1#p"""
 OF_PODS = """s#.*"pod_namespace": "([^"]*)", "pod_name": "([^"]*)".*#\\1/\\2#p"""
 OF_OTHERS = """s#.*"pod_namespace": null, "pod_name": (null|"[^"]*"), "name": "([^"]*)".*#\\2#p"""
-NAMES = (
-    'find "$run/mon_groups" "$run/groups" -mindepth 1 -maxdepth 1 '
-    f"-name '*.json' -exec sed -En '{OF_PODS}; {OF_OTHERS}' '{{}}' + "
-    "-o -type d -printf '%f\\n' 2>/dev/null | grep -xE '[A-Za-z0-9][A-Za-z0-9_.+,/-]*'"
-)
+RECORDS = """find "$run/groups" -maxdepth 1 -name '*.json' -exec sed -En '%s' '{}' + 2>/dev/null"""
+JOBS = f"{RECORDS % OF_KEYS} | grep -xE '[A-Za-z0-9][A-Za-z0-9_.+,-]*' | grep -vxE '[0-9a-f-]{{32,}}'"
+NAMES = f"{RECORDS % f'h; {OF_KEYS}; g; {OF_PODS}; {OF_OTHERS}'} | grep -xE '[A-Za-z0-9][A-Za-z0-9_.+,/-]*'"
 OBJECT = r"""[{]("[A-Za-z0-9_]+": "([^"\]|[\].)*",? ?)*"""  # fish would take two backslashes for one
 LABELS = (
     f"find \"$run/groups\" \"$file\" -name '*.json' -exec grep -ohE '\"job_labels\": {OBJECT}' '{{}}' + "

@@ -94,8 +94,7 @@ class MeasuredNode:
     def populate(self, pid: int, groups: int = 1) -> None:
         """Make so many groups that stay, with their records.
 
-        The first is a hook's work, for the container `pid`. The others are copies of what that left, but for what
-        consumers see of it, which is an empty directory.
+        The first is a hook's work, for the container `pid`. The others are copies of what that left.
         """
         key, container = self.new_key(), self.new_container()
         outcome = self.hook()(created(container, pid, key).encode())
@@ -106,7 +105,6 @@ class MeasuredNode:
             names = {key: uid_of(number), container: _container(number)}
             for path in files:
                 path.with_name(_renamed(path.name, names)).write_text(_renamed(path.read_text(), names))
-            (self.run_dir / "mon_groups" / names[key]).mkdir()
             fill_group(self._group(names[key]))
 
     def members(self, keys: Iterable[str]) -> set[str]:

@@ -304,7 +304,7 @@ class Scene:
             self._use_and_end()
             self._expect_silence()
         self._reconcile()
-        entry = consumers.read(self.hook.run_dir / "mon_groups" / UID)
+        entry = consumers.read(self.hook.view(UID))
         wrong = {name: use for name, use in (entry.use() if entry else {}).items() if use not in (AMOUNT, None)}
         self.expect(not wrong, "the pod used", AMOUNT, "and not", wrong)
         left = self.hook.leftovers()

@@ -185,6 +185,16 @@ def hung(node: InstalledNode) -> None:
     )
 
 
+def enabled(node: InstalledNode) -> None:
+    """A view that its service has not made: once it starts, it has."""
+    node.write("/etc/systemd/system/multi-user.target.wants/resctrl-mon-hook-view.service", "")
+    node.program(
+        "/usr/local/sbin/systemctl",
+        f'test "$*" != "restart resctrl-mon-hook-view.service" || {{ mkdir -p {node.run_dir}; '
+        f'printf %s "{{\\"alive_at\\": $(date +%s).0}}" >{node.run_dir}/view.json; }}',
+    )
+
+
 def for_jobs(harm: Harm) -> Harm:
     """The same harm to a node that was installed for jobs alone, though it has runtimes."""
 
@@ -309,6 +319,8 @@ OF_THE_NODE: dict[str, Remedy] = {
     "a container that is not monitored": (recorded("unmonitored/web.json", **FAILED), "task_gone: web", ()),
     "for jobs: no directory of the history": (for_jobs(without_history), f"{HISTORY} is no directory", ()),
     "a watch that hangs": (hung, "it last wrote its record", ()),
+    "a view that nothing keeps": (recorded("view.json", alive_at=1.0), "nothing keeps", ()),
+    "a view whose service does not run": (enabled, "its service is enabled", ()),
     "an old textfile": (with_an_old_textfile, f"{TEXTFILE} is", ()),
 }
 """As OF_THE_PROGRAM: what is done to a node, what doctor finds, and how it is called."""

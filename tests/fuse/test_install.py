@@ -217,9 +217,10 @@ def test_into_a_tree_for_another_machine(tmp_path: Path) -> None:
 
 # --- systemd
 
-TIMER, WATCH_UNIT, METRICS_UNIT = (
-    f"resctrl-mon-hook-{name}" for name in ("reconcile.timer", "watch.service", "metrics.service")
+TIMER, WATCH_UNIT, VIEW_UNIT, METRICS_UNIT = (
+    f"resctrl-mon-hook-{name}" for name in ("reconcile.timer", "watch.service", "view.service", "metrics.service")
 )
+SERVICES = f"{WATCH_UNIT} {VIEW_UNIT}"
 
 
 def give_systemd(node: ScratchMachine) -> Path:
@@ -231,22 +232,23 @@ def give_systemd(node: ScratchMachine) -> Path:
     return log
 
 
-def test_the_timer_is_started_and_stopped_and_watch_only_if_it_is_asked_for(node: ScratchMachine) -> None:
+def test_the_timer_is_started_and_stopped_and_a_service_only_if_it_is_asked_for(node: ScratchMachine) -> None:
     log = give_systemd(node)
-    for words, enabled in (["--for=jobs"], TIMER), (["--for=podman", "--watch"], f"{TIMER} {WATCH_UNIT}"):
+    both = ["--for=podman", "--watch", "--view"], f"{TIMER} {SERVICES}"
+    for words, enabled in (["--for=jobs"], TIMER), (["--for=jobs", "--view"], f"{TIMER} {VIEW_UNIT}"), both:
         done(node, "install", *words)
         assert log.read_text().splitlines() == [
             f"systemd-tmpfiles --create {TMPFILES}",
             "systemctl daemon-reload",
             f"systemctl enable --now {enabled}",
-            f"systemctl try-restart {WATCH_UNIT} {METRICS_UNIT}",
+            f"systemctl try-restart {SERVICES} {METRICS_UNIT}",
         ]
         log.unlink()
     done(node, "install", "--for=podman", f"--destdir={node.directory}/tree")
     assert not log.exists()
     done(node, "uninstall")
     assert log.read_text().splitlines() == [
-        f"systemctl disable --now {TIMER} {WATCH_UNIT} resctrl-mon-hook-textfile.timer {METRICS_UNIT}",
+        f"systemctl disable --now {TIMER} {SERVICES} resctrl-mon-hook-textfile.timer {METRICS_UNIT}",
         "systemctl daemon-reload",
     ]
 

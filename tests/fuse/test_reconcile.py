@@ -149,7 +149,7 @@ def test_a_group_that_went_alone_or_with_its_ctrl_group_is_made_where_its_contai
     assert hook.tasks(group) == {init.pid}
     made = hook.resctrl_root.joinpath(*group.split("/")[:-1], "mon_groups/oci-c1")
     assert [of_key["path"] for of_key in hook.key("c1")["groups"]] == [str(made)]
-    assert not list((hook.run_dir / "mon_groups" / "c1").glob("*@*"))
+    assert not list(hook.view("c1").glob("*@*"))
     settled(hook)
 
 
@@ -179,11 +179,3 @@ def test_hooks_do_not_list_groups_unless_the_kernel_refused_one(hook: Hook, resc
     assert hook(stopped("c1")).stderr == ""
     with pytest.raises(OSError, match="Input/output"):
         hook.groups()
-
-
-def test_consumers_find_mon_data_before_the_first_hook_has_run(hook: Hook) -> None:
-    """Kepler looks for it once, when it starts: on a node without containers it then read nothing for ever."""
-    hook.run_dir.mkdir()
-    assert reconcile(hook) == []
-    assert os.readlink(hook.run_dir / "mon_data") == f"{hook.resctrl_root}/mon_data"
-    assert list((hook.run_dir / "mon_groups").iterdir()) == []

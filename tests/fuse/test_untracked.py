@@ -77,7 +77,7 @@ def test_numbers_of_one_domain_are_charged_while_the_others_are_untracked(
             " ".join(line.split()) for line in hook.ask("show", UID).stdout.splitlines()
         ]
         assert exported(hook.ask("metrics").stdout) == ([SEEN], domains - 1)
-        entry = read(hook.run_dir / "mon_groups" / UID)
+        entry = read(hook.view(UID))
         assert entry is not None
         uses = [use for counter, use in sorted(entry.use().items()) if counter.endswith(EVENT)]
         assert uses == [SEEN, *[None] * (domains - 1)]

@@ -37,6 +37,7 @@ BOTH = {
     f"usr/lib/systemd/system/{NAME}-reconcile.service",
     f"usr/lib/systemd/system/{NAME}-reconcile.timer",
     f"usr/lib/systemd/system/{NAME}-watch.service",
+    f"usr/lib/systemd/system/{NAME}-view.service",
     f"usr/lib/systemd/system/{NAME}-textfile.service",
     f"usr/lib/systemd/system/{NAME}-textfile.timer",
     f"usr/lib/systemd/system/{NAME}-metrics.service",

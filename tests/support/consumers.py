@@ -41,8 +41,8 @@ class Entry:
 
     def check(self) -> None:
         """Raise Inconsistent unless this is a live key, whole, or a completed one, whole."""
-        if not self.texts.get("created_at") or not self.texts.get("generation"):
-            raise Inconsistent(f"no created_at or generation: {self}")
+        if not self.texts.get("created_at"):
+            raise Inconsistent(f"no created_at: {self}")
         tasks = [name for name in self.links if name.partition("@")[0] == "tasks"]
         if self.completed == bool(tasks) or (self.completed and self.texts["tasks"]):
             raise Inconsistent(f"tasks: {self}")
@@ -76,9 +76,9 @@ def _number(text: str | None) -> Decimal | None:
 
 
 def read(place: Path, pause: Callable[[], object] = lambda: None) -> Entry | None:
-    """One entry, by the rule of docs/consumer-view.md: its directory is opened once, and `generation` is read last.
+    """One entry, by the rule of docs/consumer-view.md: afterwards its path must lead to the same directory.
 
-    None: it is gone, or being replaced; a consumer reads again. `pause` is called before each system call.
+    None: it is gone, or was replaced; a consumer reads again. `pause` is called before each system call.
     """
     entry = Entry()
     try:
@@ -86,30 +86,28 @@ def read(place: Path, pause: Callable[[], object] = lambda: None) -> Entry | Non
         with _opened(place) as top:
             _read_into(entry, top, "", pause)
             pause()
-            entry.texts["generation"] = _text("generation", top)
+            return entry if os.path.samestat(os.stat(place), os.fstat(top)) else None
     except FileNotFoundError:
         return None
-    return entry
 
 
 def read_by_path(place: Path, pause: Callable[[], object] = lambda: None) -> Entry | None:
-    """The same for consumers that know paths alone: `generation` is read first and last, and must be the same."""
+    """The same for consumers that know paths alone."""
     entry = Entry()
     try:
         pause()
-        before = (place / "generation").read_text().strip()
+        before = place.stat()
         for path in sorted(place.rglob("*")):
             pause()
             name = str(path.relative_to(place))
             if path.is_symlink():
                 entry.links[name] = str(path.readlink())
-            if path.is_file():
+            if not path.is_dir():
                 entry.texts[name] = path.read_text().strip()
         pause()
-        entry.texts["generation"] = (place / "generation").read_text().strip()
-    except (FileNotFoundError, NotADirectoryError):
+        return entry if os.path.samestat(place.stat(), before) else None
+    except OSError:  # ENODEV: a live counter whose group went
         return None
-    return entry if entry.texts["generation"] == before else None
 
 
 @contextmanager
@@ -135,7 +133,7 @@ def _read_into(entry: Entry, directory: int, above: str, pause: Callable[[], obj
         elif item.is_dir():
             with _opened(item.name, directory) as below:
                 _read_into(entry, below, name + "/", pause)
-        elif name != "generation":
+        else:
             entry.texts[name] = _text(item.name, directory)
 
 

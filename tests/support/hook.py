@@ -134,6 +134,12 @@ class Hook:
         path = self.run_dir / "groups" / f"{key}.json"
         return json.loads(path.read_text()) if path.is_file() else None
 
+    def view(self, key: str) -> Path:
+        """Where consumers read a key, whose view is made now."""
+        outcome = self.ask("view", "--once")
+        assert outcome == Outcome(0, "", ""), outcome
+        return self.run_dir / "mon_groups" / key
+
     def failures(self) -> dict[str, Any]:
         """The records of what is not monitored, by container."""
         place = self.run_dir / "unmonitored"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`watch`, by the shipped file, beside a test."""
+"""`watch` and `view`, by the shipped file, beside a test."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def missing() -> str | None:
     return None if "cn_proc" in names else "this kernel has no process connector"
 
 
-def start(hook: Hook, *wrapper: str) -> Process:
-    command = [*wrapper, *replace(hook, options=()).command("watch")]
+def start(hook: Hook, *wrapper: str, verb: str = "watch") -> Process:
+    command = [*wrapper, *replace(hook, options=()).command(verb)]
     pipe = subprocess.PIPE
     # Unbuffered: of two lines that come at once the second one is still seen by select.
     return subprocess.Popen(command, bufsize=0, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={})
@@ -40,10 +40,17 @@ def listen(process: Process) -> str:
 
 @contextmanager
 def watching(hook: Hook) -> Iterator[Process]:
-    """A watch that listens, and ends with status 0 when it is told to."""
-    process = start(hook)
+    """A watch that listens."""
+    with serving(hook, "watch", "listening to execs") as process:
+        yield process
+
+
+@contextmanager
+def serving(hook: Hook, verb: str, line: str) -> Iterator[Process]:
+    """A service that has said this line, and ends with status 0 at SIGTERM."""
+    process = start(hook, verb=verb)
     try:
-        assert "listening to execs" in listen(process)
+        assert line in listen(process)
         yield process
         process.terminate()
         outcome = finish(process)

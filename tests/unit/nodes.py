@@ -12,7 +12,7 @@ from pyfakefs.fake_os import FakeOsModule
 
 from hook import system
 from hook.models import Failure, Index, KeyState, Options
-from hook.node.models import ReconcileRecord, WatchRecord
+from hook.node.models import ReconcileRecord, ViewRecord, WatchRecord
 
 BEGIN = {"mon_L3_00/mbm_total_bytes": "1000", "mon_PERF_PKG_00/core_energy": "5.500000"}
 NOW = {
@@ -128,6 +128,10 @@ class NodeFiles:
     def watched(self, **fields: Any) -> None:  # noqa: ANN401
         """What the watch that runs has done."""
         self.write("", "watch.json", json.dumps(WatchRecord(**fields).model_dump()))
+
+    def kept_view(self, **fields: Any) -> None:  # noqa: ANN401
+        """When the consumers' view was right."""
+        self.write("", "view.json", json.dumps(ViewRecord(**fields).model_dump()))
 
     def live(self, key: str, *, begin: dict[str, str] | None = None, **fields: Any) -> KeyState:  # noqa: ANN401
         """A key with one container of the same name that runs (this very process), in one group."""

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_met
 from hook import report
 from hook.cli import command_line as cli
 from hook.models import Failure, Index, KeyState
-from hook.node.models import ReconcileRecord, WatchRecord
+from hook.node.models import ReconcileRecord, ViewRecord, WatchRecord
 from tests.unit import strategies
 from tests.unit.files import examples
 from tests.unit.nodes import NOW, NodeFiles
@@ -25,7 +25,7 @@ IDS = ("c1", "c2", "87a3fb58-4084-4186-9c0e-93cf8c32e2ce")
 STRAYS = ("c1@4711-99", "a b", "x" * 201, "é")
 """Names of files that cannot be ours: they are left as they are."""
 PARTS = {"groups": KeyState, "members": Index, "unmonitored": Failure}
-TOTALS = {"reconcile.json": ReconcileRecord, "watch.json": WatchRecord}
+TOTALS = {"reconcile.json": ReconcileRecord, "watch.json": WatchRecord, "view.json": ViewRecord}
 READERS = (
     ["list"],
     ["list", "unmonitored"],

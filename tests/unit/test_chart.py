@@ -34,6 +34,7 @@ EVERYTHING: Object = {
     "affinity": {"nodeAffinity": {}},
     "podAnnotations": {"a": "b"},
     "watch": True,
+    "view": {"enabled": True},
     "priorityClassName": "",
 }
 RECONCILES = {"reconcile", "remove-program"}
@@ -464,6 +465,13 @@ def test_watch_and_metrics_see_what_reconcile_does_and_can_be_off(defaults: list
     by_name = containers(defaults)
     assert set(mounts(by_name["metrics"])) == set(mounts(by_name["reconcile"])) - {"/sys/fs/cgroup"}
     assert "metrics" not in containers(render({"metrics": OFF}))
+
+
+def test_view_writes_into_the_run_directory_alone_and_is_off_unless_it_is_enabled(defaults: list[Object]) -> None:
+    assert "view" not in containers(defaults)
+    viewing = render({"view": {"enabled": True}})
+    assert writable(viewing, "view") == {Options().run_dir}
+    assert set(mounts(containers(viewing)["view"])) == set(mounts(containers(viewing)["metrics"]))
 
 
 def test_the_chart_has_no_link() -> None:

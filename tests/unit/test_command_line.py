@@ -15,7 +15,7 @@ from hook import __version__, entry, report, system
 from hook.cli import command_line, options, verbs
 from hook.cli import command_line as cli
 from hook.cli.command_line import Argument, list_arguments, list_options
-from hook.cli.verbs import ALL, HOOK, JOB, SHARED, VERBS, Request, Usage
+from hook.cli.verbs import ALL, HOOK, JOB, PLACES, SHARED, VERBS, Request, Usage
 from hook.errors import Reason
 from hook.models import Options
 from hook.node import command
@@ -196,6 +196,7 @@ def test_help_of_the_hook_names_the_commands_that_take_its_options() -> None:
     others = {
         "reconcile": ALL,
         "watch": HOOK,
+        "view": PLACES[:2],
         "run": JOB,
         **dict.fromkeys(("assign", "release"), (*JOB, "json")),
         "install": ALL,
@@ -441,8 +442,7 @@ def test_shell_completes_the_keys_and_names_of_a_node_if_they_are_harmless(
     records = {uid: {**pod, "pod_name": "web-0"}, "c1": {"name": "db"}, "c2": {"name": bad}, "nightly": {"kind": "job"}}
     for key, fields in {**records, uid[::-1]: {**pod, "pod_name": bad}}.items():
         node.record(key, **fields)
-        node.write("mon_groups", f"{key}/generation", "1")
-    node.write("mon_groups", "$(touch bad)/generation", "1")
+    node.write("groups", "$(touch bad).json", '{"version": 1, "key": "$(touch bad)"}')
     place = f"--run-dir={node.run}"
     expected = {
         f"show {place} ": {uid, uid[::-1], "c1", "c2", "nightly", "shop/web-0", "db"},

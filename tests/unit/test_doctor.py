@@ -243,6 +243,18 @@ def with_old_textfile(node: InstalledFiles) -> None:
     os.utime(TEXTFILE, (9, 9))
 
 
+VIEW_ENABLED = "/etc/systemd/system/multi-user.target.wants/resctrl-mon-hook-view.service"
+
+
+def with_old_view(node: InstalledFiles) -> None:
+    node.files.kept_view(alive_at=system.unix_time() - 1000)
+
+
+def with_old_view_of_service(node: InstalledFiles) -> None:
+    with_old_view(node)
+    node.write(VIEW_ENABLED, "")
+
+
 def held(node: InstalledFiles) -> None:
     """A process of no container is in a group of ours without a record."""
     add_process(4712, cgroup="0::/user.slice/x")
@@ -348,6 +360,9 @@ AILMENTS: dict[str, Change] = {
     "warning reconcile: 2 of its actions failed; of keys, cgroups and processes 0 could": reconciled(failed=2),
     "warning reconcile: 0 of its actions failed; of keys, cgroups and processes 2 could": reconciled(unread=2),
     "warning watch: it last wrote its": lambda node: node.files.watched(alive_at=system.unix_time() - 1000),
+    f"warning view: nothing keeps {RUN}/mon_groups: it was last right 1000 s ago": with_old_view,
+    "warning view: its service is enabled, and has not made it": lambda node: node.write(VIEW_ENABLED, ""),
+    "warning view: nothing keeps ": with_old_view_of_service,
     f"warning textfile: {TEXTFILE} is ": with_old_textfile,
 }
 """What each change of the node leads to: the beginning of a finding."""
@@ -364,7 +379,7 @@ TYPED = {
     "FILE install",
     "FILE reconcile",
 }
-TYPED |= {"python3 FILE", "systemctl enable", "systemctl restart"}
+TYPED |= {"rm -rf", "python3 FILE", "systemctl enable", "systemctl restart"}
 """How the commands of remedies begin; they are between backquotes, and fuse/test_doctor.py types each of them."""
 PROGRAMS = "mount chown chmod mv rm rmdir mkdir journalctl systemctl kubectl helm apt dnf podman resctrl-mon-hook"
 LIKE_A_COMMAND = rf"(^|[ ;,(])({PROGRAMS.replace(' ', '|')})[^ ]* [-/a-z]"

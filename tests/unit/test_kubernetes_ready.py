@@ -30,7 +30,7 @@ def _node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     fs.create_file(f"{ready._RESCTRL}/mon_data/mon_L3_00/llc_occupancy", contents="1\n")
     fs.create_dir(f"{ready._RESCTRL}/mon_groups")
     fs.create_dir(f"{ready._RESCTRL}/info")
-    for name, field in (("reconcile", "ended_at"), ("watch", "alive_at")):
+    for name, field in (("reconcile", "ended_at"), ("watch", "alive_at"), ("view", "alive_at")):
         fs.create_file(f"{RUN}/{name}.json", contents=json.dumps({field: time.time() - 60}))
     fs.create_dir("/node")
     fs.create_dir("/dev")
@@ -64,7 +64,7 @@ def test_metrics_are_not_ready_if_resctrl_has_no_counters(monkeypatch: pytest.Mo
     assert "mon_data has no counters" in str(ready.find_problem("metrics", []))
 
 
-def test_reconcile_and_watch_are_ready_by_their_records() -> None:
+def test_reconcile_watch_and_view_are_ready_by_their_records() -> None:
     never = "reconcile has not ended a run yet: its log says why"
     for name, record, problem in (
         ("reconcile", {"ended_at": 0}, None),
@@ -75,6 +75,9 @@ def test_reconcile_and_watch_are_ready_by_their_records() -> None:
         ("reconcile", None, never),
         ("watch", {"alive_at": -170}, None),
         ("watch", {"alive_at": -300}, "watch has not written its record for 30"),
+        ("view", {"alive_at": -170}, None),
+        ("view", {"alive_at": -300}, "view has not made all files for 30"),
+        ("view", None, "view has not made all files yet: its log says why"),
     ):
         file = Path(f"{RUN}/{name}.json")
         file.unlink(missing_ok=True)
@@ -110,7 +113,7 @@ def test_reconcile_is_not_ready_once_the_last_container_that_started_has_no_hook
     assert is_ready or "read hooksDir=/etc/hooks.d?" in str(problem)
 
 
-@pytest.mark.parametrize("name", ["reconcile", "watch", "metrics"])
+@pytest.mark.parametrize("name", ["reconcile", "watch", "view", "metrics"])
 def test_none_is_ready_before_resctrl_is_mounted_and_all_are_where_it_cannot_be(name: str) -> None:
     for directory in ("info", "mon_groups"):
         os.rmdir(f"{ready._RESCTRL}/{directory}")

@@ -155,7 +155,7 @@ def test_what_is_built_takes_nothing_from_the_tests() -> None:
 
 
 def test_people_who_look_take_no_lock() -> None:
-    assert {name for name in LOOKING if EVER[name] & {"store", "create", "poststop", "key", "view"}} == set()
+    assert {name for name in LOOKING if EVER[name] & {"store", "create", "poststop", "key"}} == set()
 
 
 # --- Only two modules open, list and match files: `system` for the program's records, `files` for all others

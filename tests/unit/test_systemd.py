@@ -25,16 +25,17 @@ UNITS = ROOT / "packaging" / "systemd"
 SERVICE = UNITS / "resctrl-mon-hook-reconcile.service"
 TIMER = UNITS / "resctrl-mon-hook-reconcile.timer"
 WATCH = UNITS / "resctrl-mon-hook-watch.service"
+VIEW = UNITS / "resctrl-mon-hook-view.service"
 TEXTFILE = UNITS / "resctrl-mon-hook-textfile.service"
 TEXTFILE_TIMER = UNITS / "resctrl-mon-hook-textfile.timer"
 METRICS = UNITS / "resctrl-mon-hook-metrics.service"
-each_service = pytest.mark.parametrize("service", [SERVICE, WATCH, TEXTFILE, METRICS], ids=lambda path: path.stem)
+each_service = pytest.mark.parametrize("service", [SERVICE, WATCH, VIEW, TEXTFILE, METRICS], ids=lambda path: path.stem)
 PROGRAM = "/usr/bin/resctrl-mon-hook"
 ANALYZE = shutil.which("systemd-analyze")
 needs_analyze = pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze")
 # Of 10, as systemd 252 counts: it is root, sees all processes, and has the host's network namespace.
 # watch has CAP_NET_ADMIN and a netlink socket; metrics has no capability, but speaks to whatever asks
-MOST_EXPOSED = {SERVICE: 1.8, WATCH: 1.9, TEXTFILE: 1.8, METRICS: 2.0}
+MOST_EXPOSED = {SERVICE: 1.8, WATCH: 1.9, VIEW: 1.7, TEXTFILE: 1.8, METRICS: 2.0}
 SECONDS = re.compile(r"([0-9]+)s")
 
 Unit = dict[str, dict[str, list[str]]]
@@ -88,6 +89,8 @@ SETTINGS = [
     (SERVICE, "ConditionPathIsDirectory", GROUPS),  # it is skipped where resctrl is not mounted
     (WATCH, "ConditionPathIsDirectory", Options().resctrl_root),
     (WATCH, "RestrictAddressFamilies", "AF_UNIX AF_NETLINK"),  # the connector's, in the host's network
+    (VIEW, "ConditionPathIsDirectory", Options().resctrl_root),
+    (VIEW, "ExecStart", f"{PROGRAM} view"),
     (TEXTFILE, "ExecStart", f"{PROGRAM} metrics --textfile=${{TEXTFILE}} $OPTIONS"),
     (TEXTFILE, "EnvironmentFile", CONFIGURED.format("textfile")),
     (METRICS, "ExecStart", f"{PROGRAM} metrics --listen=${{LISTEN}} $OPTIONS"),
@@ -96,12 +99,18 @@ SETTINGS = [
     (METRICS, "RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6"),
     *(
         setting
-        for service in (SERVICE, WATCH)
+        for service in (SERVICE, WATCH, VIEW)
         for setting in (
-            (service, "ReadWritePaths", Options().resctrl_root),
             (service, "RuntimeDirectory", os.path.basename(Options().run_dir)),
             (service, "RuntimeDirectoryMode", "0755"),  # as the hook makes it; consumers read there
             (service, "RuntimeDirectoryPreserve", "yes"),
+        )
+    ),
+    *(
+        setting
+        for service in (SERVICE, WATCH)
+        for setting in (
+            (service, "ReadWritePaths", Options().resctrl_root),
             (service, "LogsDirectory", "resctrl-mon-hook"),
             (service, "LogsDirectoryMode", "0750"),  # what a job is called is its user's affair
         )

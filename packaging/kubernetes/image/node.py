@@ -5,6 +5,7 @@ check           say why this node cannot monitor, for `kubectl describe` and the
 install         write the program and its JSON onto the host, and look whether they stay; its end changes nothing there
 reconcile       run reconcile once a minute
 watch           run watch
+view            run view
 metrics         serve metrics, with the arguments in $METRICS
 remove-json     remove the JSON, so that no new container gets the hook
 remove-program  end all keys, and put a stub into the place of the program, which containers call until they end
@@ -12,7 +13,7 @@ uninstall       run the last two on each node, by Jobs: see cluster.py
 test            prove that nodes meter: see trial.py
 
 NAME: the Helm release, after its namespace and a slash. OPTION: of the hook, as --x=v. On failure it exits with 1 and a
-line that says why. On a node that cannot monitor install, reconcile and watch only wait for a signal.
+line that says why. On a node that cannot monitor install, reconcile, watch and view only wait for a signal.
 """
 
 from __future__ import annotations
@@ -98,10 +99,16 @@ def watch(node: host.Host) -> None:
     _end_with(program.dispatch(["watch", *node.options]))
 
 
+def view(node: host.Host) -> None:
+    _wait_if_unsupported()
+    _follow_run_dir(node)
+    _end_with(program.dispatch(["view", *_name_places(node, node.parsed.resctrl_root)]))
+
+
 def metrics(node: host.Host) -> None:
     options = node.parsed
     root = _NOWHERE if os.path.exists(UNSUPPORTED) else options.resctrl_root
-    places = [f"--resctrl-root={root}", f"--run-dir={options.run_dir}", f"--group-prefix={options.group_prefix}"]
+    places = [*_name_places(node, root), f"--group-prefix={options.group_prefix}"]
     _check_port(*find_address(os.environ["METRICS"]))
     _follow_run_dir(node)
     _end_with(program.dispatch(["metrics", *places, *os.environ["METRICS"].split()]))
@@ -135,6 +142,7 @@ VERBS: dict[str, Callable[[host.Host], None]] = {
     "install": install,
     "reconcile": reconcile,
     "watch": watch,
+    "view": view,
     "metrics": metrics,
     "remove-json": remove_json,
     "remove-program": remove_program,
@@ -156,6 +164,10 @@ def main(arguments: Sequence[str]) -> int:
     except (Refused, HookError, OSError) as error:
         return _report(str(explain(error) if isinstance(error, HookError) else error))
     return 0
+
+
+def _name_places(node: host.Host, resctrl_root: str) -> list[str]:
+    return [f"--resctrl-root={resctrl_root}", f"--run-dir={node.parsed.run_dir}"]
 
 
 def _check_port(host: str, port: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether a container of the chart does its job: ready.py install|reconcile|watch|metrics [OPTION...]
+"""Says whether a container of the chart does its job: ready.py install|reconcile|watch|view|metrics [OPTION...]
 
 Exits with 0, or with 1 and a line that says why not, which `kubectl describe` shows. Kubelet starts it again and again,
 so it imports as little as it can, and nothing of the program. OPTION: of the hook, as --x=v.
@@ -25,7 +25,7 @@ INSTALLED = "/node/installed"
 SUPPORTED = "This node can monitor."
 """The message of `check` on every other node."""
 LATEST = 180.0
-"""Seconds since the last run of reconcile, or the last record of watch, at most: three of each."""
+"""Seconds since the last run of reconcile, or the last record of watch or view, at most: three of each."""
 UNCALLED = "no hook is called"
 """Begins the problem that `helm test` looks into by a pod."""
 SETTLED = 60.0
@@ -54,6 +54,8 @@ def find_problem(name: str, options: Sequence[str]) -> str | None:
         return age or find_unhooked(f"{run_dir}/unhooked.json", places["--hooks-dir"])
     if name == "watch":
         return find_age(f"{run_dir}/watch.json", "alive_at", "watch has not written its record")
+    if name == "view":
+        return find_age(f"{run_dir}/view.json", "alive_at", "view has not made all files")
     return find_counter(f"{resctrl}/mon_data") or ask(os.environ["METRICS"])
 
 
@@ -96,7 +98,7 @@ def find_unhooked(file: str, hooks_dir: str) -> str | None:
 
 
 def read_record(file: str) -> dict[str, Any]:
-    """Return a record of reconcile or watch; an empty one if there is none. Raises OSError."""
+    """Return a record of reconcile, watch or view; an empty one if there is none. Raises OSError."""
     import json  # noqa: PLC0415  only what needs it pays for it
 
     try:

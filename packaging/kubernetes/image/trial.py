@@ -41,7 +41,6 @@ _MOST_AT_ONCE = 20  # nodes
 _LONGEST = 1000  # characters of the API server's words
 _HELP = "docs/troubleshooting.md#"
 _PROGRAM = "/app/resctrl-mon-hook"
-_RUN_DIR = "/run/resctrl-mon-hook"
 _INSIDE = ["python3", "-c", "import time\nfor _ in range(60): print('in', flush=True); time.sleep(1)"]
 """It prints more than once, since the client may read a frame of TLS only when the next one comes."""
 
@@ -233,7 +232,8 @@ class Trial:
         return shown
 
     def _count_tasks(self, uid: str) -> int:
-        program = f"print(len(open('{_RUN_DIR}/mon_groups/{uid}/tasks').read().split()))"
+        paths = [f"{group['path']}/tasks" for group in self._show(uid).get("groups", [])]
+        program = f"print(sum(len(open(path).read().split()) for path in {paths!r}))"
         status, answer = self._execute("reconcile", ["python3", "-c", program])
         return int(answer) if status == 0 else 0
 

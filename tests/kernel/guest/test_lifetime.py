@@ -69,7 +69,7 @@ def container(hook: Hook, name: str, uid: str, seconds: float) -> Iterator[Burne
 
 def energy(hook: Hook) -> tuple[float, float]:
     """Of a completed pod, in joules: its use in all its life, and what its counters said at the end of the last one."""
-    entry = read(hook.run_dir / "mon_groups" / UID)
+    entry = read(hook.view(UID))
     assert entry is not None
     entry.check()
     uses = {name: use for name, use in entry.use().items() if name.endswith("/core_energy")}

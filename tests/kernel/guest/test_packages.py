@@ -20,7 +20,7 @@ def live_on(hook: Hook, package: int) -> Entry:
         assert hook(created("c1", burner.pid, pod_uid=UID)).stderr == ""
         burner.burn()
     assert hook(stopped("c1")).stderr == ""
-    entry = read(hook.run_dir / "mon_groups" / UID)
+    entry = read(hook.view(UID))
     assert entry is not None
     entry.check()
     return entry

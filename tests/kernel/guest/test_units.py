@@ -26,8 +26,8 @@ HOOK = Hook(Path("/sys/fs/resctrl"), Path("/run/resctrl-mon-hook"))
 ID = "5f3c" * 16
 GROUP = f"oci-{UID}"
 pytestmark = pytest.mark.skipif(not SYSTEMD.exists(), reason=f"no {SYSTEMD}")
-WATCH, RECONCILE, TEXTFILE, METRICS = (
-    f"resctrl-mon-hook-{name}.service" for name in ("watch", "reconcile", "textfile", "metrics")
+WATCH, VIEW, RECONCILE, TEXTFILE, METRICS = (
+    f"resctrl-mon-hook-{name}.service" for name in ("watch", "view", "reconcile", "textfile", "metrics")
 )
 RECORD = HOOK.run_dir / "watch.json"
 PROM = Path("/var/lib/prometheus/node-exporter/resctrl.prom")
@@ -82,6 +82,14 @@ def test_watch_that_is_stopped_has_not_failed_and_leaves_no_record() -> None:
     assert systemctl("stop", WATCH) == ""
     assert (state(WATCH, "ActiveState"), state(WATCH, "Result")) == ("inactive", "success")
     assert not RECORD.exists()
+
+
+def test_view_has_the_rights_that_it_needs_and_has_not_failed_when_it_is_stopped(cgroup: Cgroup) -> None:
+    assert systemctl("start", VIEW) == ""
+    wait((HOOK.run_dir / "mon_groups" / UID / "tasks").exists)
+    assert {*map(int, (HOOK.run_dir / "mon_groups" / UID / "tasks").read_text().split())} == cgroup.pids()
+    assert systemctl("stop", VIEW) == ""
+    assert (state(VIEW, "ActiveState"), state(VIEW, "Result")) == ("inactive", "success")
 
 
 def test_reconcile_has_the_rights_that_it_needs(cgroup: Cgroup) -> None:
