@@ -35,11 +35,11 @@
                              is a failure; tests/cluster needs a cluster: tests/cluster/README.md)
   python3 build.py demo      build, then show the hook at work on containers and a model of resctrl; where no container
                              can be run, in the simulator of the tests
-  python3 build.py bench [speed | life | attribution | scale | watch] ...
+  python3 build.py bench [speed | life | attribution | scale | watch | view] ...
                              build, then measure: the hook's time, instructions and memory; a container's life through
                              a CRI, with and without the hook; in a guest, the share of a container's CPU time that its
                              group is charged; reconcile on a node with thousands of containers; the CPU time and memory
-                             of watch
+                             of watch and of view
   python3 build.py bench plot
                              draw docs/*.svg from docs/figures.json, which `--figures docs/figures.json` of the
                              benchmarks speed and attribution writes
@@ -82,7 +82,7 @@ QUICK_LIVES = "tests/podman/test_life.py"
 OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
 LIVES = ("tests/podman", "tests/containerd")
 A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[containers]"
-BENCHES = ("speed", "life", "attribution", "scale", "watch")
+BENCHES = ("speed", "life", "attribution", "scale", "watch", "view")
 PLOT = "plot"
 
 

@@ -65,11 +65,11 @@ def measure(plan: WatchPlan) -> Iterator[Table]:
             process = stack.enter_context(watching.watching(node.hook()))
             time.sleep(3)  # the look at the start must not be beside this
             for rate in RATES:
-                before, number = _read_cpu(process), _count_forks()
+                before, number = read_cpu(process), _count_forks()
                 reached = load(rate, plan.seconds, cgroup.directory / "cgroup.procs")
                 time.sleep(1)  # it has seen the last ones
                 execs = _count_forks() - number + reached * plan.seconds / IN_CONTAINER
-                each = (_read_cpu(process) - before) / execs
+                each = (read_cpu(process) - before) / execs
                 row = f"{rate} execs a second"
                 figures += [
                     Figure(row, "reached", [reached], digits=0, beside=None),
@@ -77,9 +77,7 @@ def measure(plan: WatchPlan) -> Iterator[Table]:
                     Figure(row, "CPU time for each, us", [1e6 * each], digits=0, beside=None),
                     Figure(row, "share of a core, %", [100 * rate * each], MOST[rate], beside=None),
                 ]
-            lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
-            memory = [int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")]
-            figures.append(Figure("memory", "MiB", memory, MOST_MEMORY, digits=0, beside=None))
+            figures.append(Figure("memory", "MiB", [read_peak(process)], MOST_MEMORY, digits=0, beside=None))
     except OSError as error:
         raise CannotMeasure(str(error)) from error
     yield Table("watch", figures)
@@ -94,8 +92,15 @@ def _count_forks() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("processes "))
 
 
-def _read_cpu(process: subprocess.Popen[bytes]) -> float:
+def read_cpu(process: subprocess.Popen[bytes]) -> float:
+    """Read the CPU time of a process, in seconds."""
     return int(Path(f"/proc/{process.pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+
+
+def read_peak(process: subprocess.Popen[bytes]) -> float:
+    """Read the peak memory of a process, in MiB."""
+    lines = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

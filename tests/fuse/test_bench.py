@@ -11,7 +11,7 @@ import pytest
 
 from fetch import provision
 from fetch.interpreters import python_name
-from tests.bench import scale, speed, watch
+from tests.bench import scale, speed, view, watch
 from tests.bench.common import Figure, Table, interval
 from tests.kernel.inside import REAL_ROOT
 from tests.support import watching
@@ -67,6 +67,13 @@ def test_watch_measures_each_rate_and_the_memory() -> None:
     assert [row for row, column in figures if column == "reached"] == [f"{rate} execs a second" for rate in watch.RATES]
     assert min(figures.values()) > 0
     assert figures["memory", "MiB"] <= watch.MOST_MEMORY
+
+
+def test_view_measures_each_state() -> None:
+    figures = medians(*view.measure(view.ViewPlan(keys=3, seconds=1.0)))
+    assert {row for row, column in figures if column == "CPU s an hour"} == {"at rest", "a key a second"}
+    assert min(figures.values()) > 0
+    assert figures["its files", "number"] > 3 * 24
 
 
 def test_figure_marks_a_missed_target() -> None:
