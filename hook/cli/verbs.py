@@ -408,7 +408,7 @@ def watch(_given: options.RunWatch, request: Request) -> None:
     run(request.hook)
 
 
-@_verb("view", options.RunView, PLACES[:2], limit=None)
+@_verb("view", options.RunView, PLACES, limit=None)
 def keep_view(given: options.RunView, request: Request) -> int:
     from hook import view
 

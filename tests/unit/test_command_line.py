@@ -196,7 +196,7 @@ def test_help_of_the_hook_names_the_commands_that_take_its_options() -> None:
     others = {
         "reconcile": ALL,
         "watch": HOOK,
-        "view": PLACES[:2],
+        "view": PLACES,
         "run": JOB,
         **dict.fromkeys(("assign", "release"), (*JOB, "json")),
         "install": ALL,

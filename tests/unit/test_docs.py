@@ -31,7 +31,7 @@ from hook.node.paths import Places
 from hook.reconcile.diagnose import VERBS
 from hook.show.lists import STATES
 from hook.store import RunDir
-from hook.view import View
+from hook.view import make_once
 from tests.bench import attribution, scale, speed
 from tests.conftest import TIERS
 from tests.faults.__main__ import PARTS
@@ -258,11 +258,14 @@ def test_consumer_view_has_every_file_of_an_entry(tmp_path: Path) -> None:
     begin = {"mon_L3_00/mbm_total_bytes": "1"}
     group = MonGroup(path=f"{kernel}/mon_groups/oci-a", ctrl_group="/", begin=begin, before=begin, known=begin)
     ended = MonGroup(path=f"{kernel}/mon_groups/oci-b", ctrl_group="/", begin=begin, end=begin)
-    view = View(RunDir(str(tmp_path / "run")), kernel)
-    view.make_parts()
-    view.show(KeyState(key="a", kind="container", generation=1, created_at="x", groups=[group]))
-    view.show(KeyState(key="b", kind="container", generation=1, created_at="x", completed_at="y", groups=[ended]))
-    view.show(KeyState(key="c", kind="container", generation=1, created_at="x", lingering_since=9.0, groups=[group]))
+    run = RunDir(str(tmp_path / "run"))
+    for state in (
+        KeyState(key="a", kind="container", created_at="x", groups=[group]),
+        KeyState(key="b", kind="container", created_at="x", completed_at="y", groups=[ended]),
+        KeyState(key="c", kind="container", created_at="x", lingering_since=9.0, groups=[group]),
+    ):
+        run.write(KeyState, state.key, state)
+    assert make_once(Options(resctrl_root=kernel, run_dir=run.path)) == []
     places = [tmp_path / "run" / "mon_groups" / key for key in "abc"]
     files = {str(path.relative_to(top)) for top in places for path in top.rglob("*") if not path.is_dir()}
     block = blocks(page("docs/consumer-view.md"))[0].replace("<domain>/<event>", "mon_L3_00/mbm_total_bytes")
@@ -372,8 +375,7 @@ def test_design_draws_and_explains_every_state() -> None:
 
 
 def test_design_names_every_directory_of_the_run_directory(tmp_path: Path) -> None:
-    run = RunDir(str(tmp_path / "run"))
-    View(run, "/sys/fs/resctrl").make_parts()
+    make_once(Options(run_dir=str(tmp_path / "run")))
     names = {word.partition("/")[0] for word in first_words(page("docs/design.md"), "path")}
     assert set(os.listdir(tmp_path / "run")) <= names
 
