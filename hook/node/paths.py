@@ -61,9 +61,8 @@ class Places:
         self.link_target = os.path.relpath(self.program, os.path.dirname(self.link))  # valid below any `top`
         # Like a package, if the prefix is /usr; else like an administrator.
         library = "/usr/lib/" if prefix == USR else "/etc/"
-        units = ("reconcile.service", "reconcile.timer", "watch.service", "view.service", "textfile.service")
-        units += ("textfile.timer", "metrics.service")
-        self.units = [f"{library}systemd/system/{NAME}-{name}" for name in units]
+        units = "reconcile.service reconcile.timer watch.service view.service textfile.service textfile.timer"
+        self.units = [f"{library}systemd/system/{NAME}-{name}" for name in (*units.split(), "metrics.service")]
         _, self.timer, self.watch, self.view, _, self.textfile_timer, self.metrics_service = self.units
         self.tmpfiles = f"{library}tmpfiles.d/{NAME}.conf"
         # The file by which the next boot removes the stub, and this file.

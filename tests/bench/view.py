@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from tests.bench import common
@@ -44,8 +45,11 @@ def measure(plan: ViewPlan) -> Iterator[Table]:
         with plain_node(plan.keys) as node, watching.serving(node.hook(), "view", "keeping") as process:
             wait((node.run_dir / "view.json").exists)
             figures = [Figure("start", "CPU s", [read_cpu(process)], beside=None)]
-            changes = {"at rest": time.sleep, "a key a second": lambda seconds: _change(node, seconds)}
-            for row, pass_time in changes.items():
+            states: dict[str, Callable[[float], object]] = {
+                "at rest": time.sleep,
+                "a key a second": partial(_change, node),
+            }
+            for row, pass_time in states.items():
                 before = read_cpu(process)
                 pass_time(plan.seconds)
                 share = (read_cpu(process) - before) / plan.seconds

@@ -32,7 +32,6 @@ EACH = {
     "store",
     "system",
     "validation",
-    "view",
 }
 COMES = {*EACH, "create", "enter", "life"}
 GOES = {*EACH, "key", "life_end", "poststop"}

@@ -31,7 +31,7 @@ from tests.unit.test_store import make_state
 __all__ = ["node"]  # fixtures
 
 OF_KEY = f"{RUN}/mon_groups/{UID}"
-LIVE = {"begin": {"d/e": "1"}}
+LIVE: dict[str, Any] = {"begin": {"d/e": "1"}}
 OVER = {**LIVE, "end": {"d/e": "4"}}
 
 
