@@ -229,7 +229,7 @@ TRUTH: dict[tuple[str, str], Series] = {
     ("RMIDs in use of limit", "A"): one(2 / 8, instance="a"),
     ("Orphans", "A"): one(0, instance="a"),
     ("Unmonitored containers by reason", "A"): one(1, reason="io"),
-    **{("Unmonitored containers by reason", ref): {} for ref in "BC"},
+    **{("Unmonitored containers by reason", ref): {} for ref in "BCI"},
     **{("Unmonitored containers by reason", ref): one(0) for ref in "DEF"},
     **{("Unmonitored containers by reason", ref): one(1) for ref in "GH"},
     ("Keys by state", "A"): each("state", STATES),
