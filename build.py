@@ -81,7 +81,8 @@ QUICKLY = ("-m", "not slow")
 QUICK_LIVES = "tests/podman/test_life.py"
 OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
 LIVES = ("tests/podman", "tests/containerd")
-A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[containers]"
+OF_THE_PYZ = ("-m", "both_forms or form", "--form=pyz")
+"""What `--all` runs on the .pyz, where there is an ELF file: what depends on the form, and what is about this one."""
 BENCHES = ("speed", "life", "attribution", "scale", "watch")
 PLOT = "plot"
 
@@ -144,10 +145,11 @@ def _run_tests(arguments: Sequence[str]) -> int:
         lanes = [
             [[*(f"--ignore={tier}" for tier in APART), newest]],
             [[*ALL_UNIT], ["tests/packages", newest]],
-            [["tests/fuse", f"--form={form}"] for form in forms],
+            [["tests/fuse", newest]],
         ]
         if forms[-1] != "pyz":
-            lanes[0].append([*LIVES, A_GUEST, "--form=pyz"])
+            lanes[0].append([*LIVES, *OF_THE_PYZ])
+            lanes[2].append(["tests/fuse", *OF_THE_PYZ])
     else:
         if "--form=native" in arguments:
             _build_forms(must=True, can_wait=True)
