@@ -26,8 +26,6 @@ from tests.support.prometheus import TARGET, Labels, Prometheus, attach
 from tests.unit.documents import blocks, page
 from tests.unit.metrics import EVERYTHING, FAMILIES, make_inventory, make_key
 
-pytestmark = pytest.mark.form("pyz")  # it starts no form of the program
-
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
 TARGETS: dict[str, dict[str, Any]] = {
     panel["title"]: panel["targets"][0] for panel in PANELS if panel.get("targets") is not None

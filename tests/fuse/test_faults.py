@@ -14,7 +14,7 @@ from tests.faults import commands, processes
 from tests.faults.campaign import Campaign
 from tests.support.hook import shipped
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.both_forms]
 
 
 @pytest.fixture(autouse=True)
