@@ -69,7 +69,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
-from fetch import interpreters, provision
+from fetch import helm, interpreters, provision
 from fetch.apt import CannotFetch
 from native import cpython, native
 from pyz import COMPILED, ROOT, SCHEMA, BuildError, archive, bytecode
@@ -81,7 +81,8 @@ QUICKLY = ("-m", "not slow")
 QUICK_LIVES = "tests/podman/test_life.py"
 OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
 LIVES = ("tests/podman", "tests/containerd")
-A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[containers]"
+OF_THE_PYZ = ("-m", "both_forms or form", "--form=pyz")
+"""What `--all` runs on the .pyz, where there is an ELF file: what depends on the form, and what is about this one."""
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "view")
 PLOT = "plot"
 
@@ -114,6 +115,10 @@ def test_verb(arguments: Sequence[str]) -> int:
     _under(lambda: provision.ensure(apt=provision.TEST))
     from tests.support import leftovers  # noqa: PLC0415  building takes nothing from tests/
 
+    try:
+        helm.fetch()
+    except CannotFetch as error:
+        print(f"build.py: no test of the chart: {error}", file=sys.stderr)
     _build_for_all()
     os.environ[leftovers.MARK] = str(os.getpid())
     with tempfile.TemporaryDirectory(prefix=leftovers.own_mark(), ignore_cleanup_errors=True) as own:
@@ -140,10 +145,11 @@ def _run_tests(arguments: Sequence[str]) -> int:
         lanes = [
             [[*(f"--ignore={tier}" for tier in APART), newest]],
             [[*ALL_UNIT], ["tests/packages", newest]],
-            [["tests/fuse", f"--form={form}"] for form in forms],
+            [["tests/fuse", newest]],
         ]
         if forms[-1] != "pyz":
-            lanes[0].append([*LIVES, A_GUEST, "--form=pyz"])
+            lanes[0].append([*LIVES, *OF_THE_PYZ])
+            lanes[2].append(["tests/fuse", *OF_THE_PYZ])
     else:
         if "--form=native" in arguments:
             _build_forms(must=True, can_wait=True)

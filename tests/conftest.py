@@ -6,7 +6,7 @@ Each test carries the marker `tier(name=...)`, so that -m 'tier(name="unit")' se
 failure. CI has no cluster, so the tier `cluster` is skipped there, and says so.
 
 `--form=native` runs the black-box tests on the ELF file instead of the .pyz. A test that is of one form, marked
-`form(name)`, is left out of the other's run.
+`form(name)`, is left out of the other's run; one whose result may depend on the form is marked `both_forms`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", provision.find_scratch())
     config.addinivalue_line("markers", "tier(name): what the test needs, by its directory in tests/")
     config.addinivalue_line("markers", "form(name): the one form of the program that the test is about")
+    config.addinivalue_line("markers", "both_forms: `build.py test --all` runs the test on both forms of the program")
     unknown = sorted(set(_required(config)) - set(TIERS))
     if unknown:
         raise pytest.UsageError(f"--require: no such tier: {', '.join(unknown)} (there are {', '.join(TIERS)})")

@@ -69,5 +69,6 @@ def run(command: Sequence[str | Path], cwd: Path | None = None, environment: Map
     )
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
-        raise CannotFetch(f"{command[0]}: {next((line for line in lines if line.startswith('E: ')), lines[-1])}")
+        error = next((line for line in lines if line.startswith(("E: ", "ERROR: "))), lines[-1])
+        raise CannotFetch(f"{command[0]}: {error}")
     return done.stdout

@@ -44,8 +44,6 @@ TEST = (
     "containerd",  # speaks the CRI; brings its shim and ctr
     "crun",  # the other runtime, whose states differ
     *("gcc", "libc6-dev"),  # compile what the tests start: tests/support/tenant.c, tests/bench/load.c
-    # what Helm is made of, to render the chart: 93 MB
-    *("golang-go", "golang-github-masterminds-sprig-dev", "golang-k8s-sigs-yaml-dev"),
     "jq",  # an example of the documents
     "ignition",  # what RHEL CoreOS reads a MachineConfig by
     *("fish", "zsh"),  # read the scripts that complete command lines: 37 MB
@@ -90,9 +88,6 @@ _PROBES = {
     "dpkg-dev": "dpkg-source",
     "fuse3": "fusermount3",
     "gcc-aarch64-linux-gnu": "aarch64-linux-gnu-gcc",
-    "golang-github-masterminds-sprig-dev": "/usr/share/gocode/src/github.com/Masterminds/sprig*",
-    "golang-go": "go",
-    "golang-k8s-sigs-yaml-dev": "/usr/share/gocode/src/sigs.k8s.io/yaml",
     "ignition": "ignition-validate",
     "libc6-dev": "/usr/include/stdio.h",
     "libc6-dev-arm64-cross": "/usr/aarch64-linux-gnu/include/stdio.h",

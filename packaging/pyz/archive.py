@@ -80,9 +80,10 @@ finally:
     for number in(_signal.SIGPIPE,_signal.SIGXFSZ):_signal.signal(number,_signal.SIG_DFL)
     if b'TZ'in posix.environ:posix.putenv(b'TZ',posix.environ[b'TZ'])
     try:
+     sys.modules['__main__'].f.close()
      found,value=(b'\\0'+open('/proc/self/environ','rb').read()).partition(b'\\0LC_CTYPE=')[1:]
      posix.putenv(b'LC_CTYPE',value.split(b'\\0')[0])if found else posix.unsetenv(b'LC_CTYPE')
-    except OSError:pass
+    except Exception:pass
     for place in[b'']if b'/'in name else posix.environ.get(b'PATH',b'/bin:/usr/bin').split(b':'):
      try:posix.execv(place+b'/'[:len(place)]+name,command)
      except OSError as error:status=status if error.errno in(2,20)else 126

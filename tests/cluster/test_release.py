@@ -21,10 +21,6 @@ GIT = ("git", "-C", str(ROOT))
 
 
 @pytest.mark.usefixtures("release")
-def test_helm_lint_warns_of_nothing() -> None:
-    run("helm", "lint", "--strict", str(CHART))
-
-
 def test_helm_test_succeeds(release: Release) -> None:
     release.install("--set=test.everyNode=true")
     helm("test", NAME, "--logs", "--timeout=15m")

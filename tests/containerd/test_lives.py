@@ -17,6 +17,8 @@ from tests.support.containers import REPOSITORY
 from tests.support.hook import PYZ, shipped
 from tests.support.observed import with_hooks_file
 
+pytestmark = pytest.mark.both_forms
+
 GROUP = f"oci-{UID}"
 
 

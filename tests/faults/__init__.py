@@ -6,7 +6,7 @@
 The parts:
   syscalls   each call that Python makes around the hook's own fails with each errno of its manual page
   limits     a hook may have few descriptors, or little memory
-  run        each call that `run` makes before its command fails, or kills it
+  run        each call that `run` makes before its command fails, or is its last; it has few descriptors, little memory
   simulate   four hundred thousand schedules of whole hooks, reconcile and watch in one process, and broken programs,
              which it has to notice
   coverage   each branch of the hook path is run by a test

@@ -17,7 +17,7 @@ from tests.support.tables import as_markdown
 PARTS: dict[str, Callable[[Campaign], None]] = {
     "syscalls": processes.fail_calls,
     "limits": processes.limit,
-    "run": commands.fail_calls,
+    "run": commands.run,
     "simulate": simulated.run,
     "coverage": hook_coverage.run,
     "mutants": mutants.run,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run` as a process: each system call that it makes before its command fails once, or is its last.
+"""`run` as a process: each system call before its command fails once, or is its last; descriptors or memory are few.
 
 What must hold: after an error the command runs once, with its environment, and its exit status is that of `run`, whose
 line names a problem, and no exception of Python's. After SIGKILL the command does not run. In both cases one reconcile
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -53,8 +54,15 @@ EXECUTED = f'execve("{COMMAND[0]}", '
 """How the line of a trace begins after which the calls are the command's."""
 ENVIRONMENT = {"TZ": "Asia/Kolkata", "A": "1"}
 SHOWN = "TZ=Asia/Kolkata\nA=1\n"
+ROOM = 12
+"""Steps of memory, of a quarter of a MiB."""
 PYTHONS = ("Traceback", "unforeseen", "Error(", "invalid literal")
 """Words of no message for an operator."""
+
+
+def run(campaign: Campaign) -> None:
+    fail_calls(campaign)
+    limit(campaign)
 
 
 def fail_calls(campaign: Campaign) -> None:
@@ -73,6 +81,15 @@ def fail_calls(campaign: Campaign) -> None:
                 for name, nth in calls
             }
             campaign.try_each(f"{' '.join(['run', *words])}, {len(calls)} calls, SIGKILL", kills)
+
+
+def limit(campaign: Campaign) -> None:
+    with opened_node() as node:
+        for what, limits in processes.LIMITS.items():
+            # The .pyz has to compile its last lines: a Python without room for that is none that starts.
+            begin = processes.find_begin(limits) + (ROOM if what == "memory" and shipped() != NATIVE else 0)
+            cases = {f"run: {limit[-1]}": partial(node.limit, limit) for limit in limits[begin:]}
+            campaign.try_each(f"run, few {what}, from {limits[begin][-1].lstrip('-')} on", cases)
 
 
 class Node:
@@ -125,6 +142,13 @@ class Node:
         assert (outcome.status, outcome.stdout) == (0, SHOWN), outcome
         # Many calls of the .pyz are those of Python's own imports.
         assert shipped() != NATIVE or not any(word in outcome.stderr for word in PYTHONS), outcome
+        self._expect_nothing_left(outcome)
+
+    def limit(self, limit: Sequence[str]) -> None:
+        watched = replace(self.hook, wrapper=limit)
+        alone = subprocess.run([*limit, *COMMAND], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        outcome = finish(watched.open("run", *processes.WAITS, "--key=a", "--", *COMMAND, env=ENVIRONMENT))
+        assert (outcome.status, outcome.stdout) == (alone.returncode, alone.stdout), outcome
         self._expect_nothing_left(outcome)
 
     def kill(self, words: Sequence[str], name: str, nth: int) -> None:

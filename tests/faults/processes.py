@@ -86,12 +86,17 @@ def limit(campaign: Campaign) -> None:
     """The limits at which Python itself starts; below them the hook does not run."""
     with opened_scene() as scene:
         for what, limits in LIMITS.items():
-            begin = 1 + max((place for place, limit in enumerate(limits) if not _starts(limit)), default=-1)
+            begin = find_begin(limits)
             chosen = product(STAGES, limits[begin:])
             cases = {f"{stage}: {limit[-1]}": partial(scene.play, stage, limit) for stage, limit in chosen}
             campaign.try_each(f"few {what}, from {limits[begin][-1].lstrip('-')} on", cases)
             if begin > 0:
                 campaign.note(f"with {limits[begin - 1][-1]} and less the program does not start")
+
+
+def find_begin(limits: Sequence[Sequence[str]]) -> int:
+    """Find the place of the first limit from which on Python starts."""
+    return 1 + max((place for place, limit in enumerate(limits) if not _starts(limit)), default=-1)
 
 
 def _starts(limit: Sequence[str]) -> bool:

@@ -13,6 +13,8 @@ from fetch import interpreters
 from tests.support.cgroups import place_in_pod
 from tests.support.hook import NATIVE, STATES, Hook, shipped, stopped, task
 
+pytestmark = pytest.mark.both_forms
+
 CREATED_KEYS = {
     "containerd-2.1.9-runc-1.3.6": "a80c6f3b-f012-4f57-8aa3-bc38fc664bf1",
     "containerd-2.1.9-runc-1.3.6-nri-hook-injector": "80463642-527c-43e5-a507-39386877c3eb",

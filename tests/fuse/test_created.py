@@ -20,8 +20,6 @@ from tests.support.hook import DEADLINE, Hook, created, stopped, task
 from tests.support.prometheus import Prometheus
 from tests.support.waiting import wait
 
-pytestmark = pytest.mark.form("pyz")  # once: of the ELF file's endpoint is test_metrics.py
-
 JOULES = "resctrl_mon_core_energy_joules_total"
 BEGUN = "resctrl_mon_core_energy_joules_created"
 JOBS = {f"job-{number}": 10.5 * number for number in range(1, 6)}

@@ -26,8 +26,6 @@ from tests.support.prometheus import TARGET, Labels, Prometheus, attach
 from tests.unit.documents import blocks, page
 from tests.unit.metrics import EVERYTHING, FAMILIES, make_inventory, make_key
 
-pytestmark = pytest.mark.form("pyz")  # it starts no form of the program
-
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
 TARGETS: dict[str, dict[str, Any]] = {
     panel["title"]: panel["targets"][0] for panel in PANELS if panel.get("targets") is not None
@@ -229,7 +227,7 @@ TRUTH: dict[tuple[str, str], Series] = {
     ("RMIDs in use of limit", "A"): one(2 / 8, instance="a"),
     ("Orphans", "A"): one(0, instance="a"),
     ("Unmonitored containers by reason", "A"): one(1, reason="io"),
-    **{("Unmonitored containers by reason", ref): {} for ref in "BC"},
+    **{("Unmonitored containers by reason", ref): {} for ref in "BCI"},
     **{("Unmonitored containers by reason", ref): one(0) for ref in "DEF"},
     **{("Unmonitored containers by reason", ref): one(1) for ref in "GH"},
     ("Keys by state", "A"): each("state", STATES),

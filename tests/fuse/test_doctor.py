@@ -324,7 +324,7 @@ OF_THE_NODE: dict[str, Remedy] = {
     "an old textfile": (with_an_old_textfile, f"{TEXTFILE} is", ()),
 }
 """As OF_THE_PROGRAM: what is done to a node, what doctor finds, and how it is called."""
-ONCE = [pytest.param(case, marks=pytest.mark.form("pyz")) for case in OF_THE_NODE]  # both forms name the same commands
+ON_BOTH_FORMS = [pytest.param(case, marks=pytest.mark.both_forms) for case in OF_THE_PROGRAM]
 
 
 def list_hook_files(node: InstalledNode) -> dict[str, str]:
@@ -333,7 +333,7 @@ def list_hook_files(node: InstalledNode) -> dict[str, str]:
     return {**files, "unit": str("--adopt" in node.path(f"{UNITS}.service").read_text())} if files else {}
 
 
-@pytest.mark.parametrize("case", [*OF_THE_PROGRAM, *ONCE])
+@pytest.mark.parametrize("case", [*ON_BOTH_FORMS, *OF_THE_NODE])
 def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(node: InstalledNode, case: str) -> None:
     harm, text, program = {**OF_THE_PROGRAM, **OF_THE_NODE}[case]
     harm(node)

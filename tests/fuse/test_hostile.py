@@ -17,6 +17,8 @@ from hook.errors import UNNAMED
 from tests.support.hook import Hook, Task, created, end, shipped, snapshot, stopped
 from tests.unit.test_entry import BAD_NAMES
 
+pytestmark = pytest.mark.both_forms
+
 VERBS = ["hook", "createRuntime", "poststop"]
 
 

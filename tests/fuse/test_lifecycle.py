@@ -16,6 +16,8 @@ import pytest
 from tests.kernel.inside import REAL_ROOT, fill
 from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
 
+pytestmark = pytest.mark.both_forms
+
 # Where resctrl is real the machine is emulated, and slow
 CROWD = 32 if REAL_ROOT is None else 6
 

@@ -18,8 +18,6 @@ from tests.resctrlfs import REPOSITORY, Mounted
 from tests.resctrlfs.places import is_mounted
 from tests.support.hook import DEADLINE
 
-pytestmark = pytest.mark.form("pyz")  # it starts no form of the program
-
 REMOVE = [
     *("unshare", "--mount", "--propagation=private", "sh", "-ec"),
     'umount "$0"; echo unmounted there; read line; rm -r "$1"',

@@ -50,13 +50,14 @@ OTHER_PROC = {
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"], ["--adopt"], ["--live=-"], ["--linger=0"]])
-@pytest.mark.parametrize("wrapper", OTHER_PROC.values(), ids=OTHER_PROC)
-def test_reconcile_is_refused_with_any_proc(hook: Hook, alive: str, words: list[str], wrapper: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("proc", OTHER_PROC)
+def test_reconcile_is_refused_with_any_proc(hook: Hook, alive: str, words: list[str], proc: str) -> None:
     (hook.resctrl_root / "mon_groups/oci-lost").mkdir()
-    ended = replace(hook, wrapper=wrapper).ask("reconcile", *words)
+    ended = replace(hook, wrapper=OTHER_PROC[proc]).ask("reconcile", *words)
     assert (ended.status, ended.stdout) == (2, "")
-    assert UNKNOWN in ended.stderr
-    assert "hostPID" in ended.stderr
+    problem, hint = ("/proc is not mounted", "mount -t proc") if proc == "none" else (UNKNOWN, "hostPID")
+    assert problem in ended.stderr
+    assert hint in ended.stderr
     assert hook.groups() == {alive, "oci-lost"}
 
 

@@ -36,6 +36,8 @@ from tests.support.hook import (
     task,
 )
 
+pytestmark = pytest.mark.both_forms
+
 
 def in_shell(hook: Hook, code: str) -> Hook:
     """The hook as the `$@` of a shell."""

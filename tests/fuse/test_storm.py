@@ -29,7 +29,7 @@ from tests.support.cgroups import end_cgroups, mount_point
 from tests.support.hook import DEADLINE, Hook, Task, created, stopped
 from tests.support.leftovers import own_mark
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.both_forms]
 
 MOMENT = 0.05 if REAL_ROOT is None else 0.6
 """About as many seconds as a hook takes."""

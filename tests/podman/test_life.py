@@ -12,6 +12,8 @@ from tests.support.containers import IMAGE_COMMAND
 from tests.support.observed import assert_runtime_init
 from tests.support.waiting import wait
 
+pytestmark = pytest.mark.both_forms
+
 needs_crun = pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
 
 

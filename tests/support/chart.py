@@ -1,37 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Helm chart, rendered by what Helm itself is made of (chart_renderer/main.go): Helm is in no package registry."""
+"""The Helm chart as Helm renders it."""
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
-import shutil
 import subprocess
-from functools import cache
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 import yaml
 
+from fetch import helm
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "packaging" / "kubernetes" / "chart"
 VALUES = CHART / "values.yaml"
-RENDERER = Path(__file__).with_name("chart_renderer") / "main.go"
-LIBRARIES = Path("/usr/share/gocode")  # Debian's, as sources
-NEEDED = ("src/github.com/Masterminds/sprig", "src/sigs.k8s.io/yaml")
-RELEASE = {"Name": "hook", "Namespace": "monitoring", "Service": "Helm"}
 
 Object = dict[str, Any]
-
-
-def missing() -> str | None:
-    """Why the chart cannot be rendered here; None if it can."""
-    if shutil.which("go") is None:
-        return "no go (Debian: golang-go)"
-    absent = [name for name in NEEDED if not (LIBRARIES / name).is_dir()]
-    return f"no {', '.join(absent)} in {LIBRARIES}" if absent else None
 
 
 def load(path: Path) -> Object:
@@ -39,61 +29,72 @@ def load(path: Path) -> Object:
     return loaded
 
 
-def render(
-    values: Object | None = None, release: Object | None = None, cluster: list[Object] | None = None
-) -> list[Object]:
-    """The objects that Helm would make. RuntimeError with what the engine says. `cluster`: those that are there."""
-    chart = load(CHART / "Chart.yaml")
-    context = {
-        "Values": _merged(load(VALUES), values or {}),
-        "Release": {**RELEASE, **(release or {})},
-        "Chart": {"Name": chart["name"], "Version": chart["version"], "AppVersion": chart["appVersion"]},
-    }
-    templates = {path.name: path.read_text(encoding="utf-8") for path in (CHART / "templates").rglob("*.*")}
-    files = {path.name: path.read_text(encoding="utf-8") for path in CHART.iterdir() if path.is_file()}
-    there = {
-        f"{item['kind']} {item['metadata']['namespace']}/{item['metadata']['name']}": item for item in cluster or []
-    }
-    done = subprocess.run(
-        [_renderer()],
-        input=json.dumps({"templates": templates, "files": files, "context": context, "cluster": there}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+def run(*words: str | Path, values: Object | None = None) -> str:
+    """What Helm prints. RuntimeError with what it says. It does not learn of the user's clusters, and keeps nothing."""
+    with TemporaryDirectory(prefix="helm-") as home:
+        done = subprocess.run(
+            [helm.HELM, *words, "--values=-"],
+            input=json.dumps(values or {}),
+            env={"HOME": home},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
-    rendered = json.loads(done.stdout).items()
-    return [
-        item
-        for name, text in rendered
-        if name.endswith(".yaml")
-        for item in yaml.safe_load_all(text)
-        if item is not None
-    ]
+    return done.stdout
 
 
-def _merged(defaults: Object, values: Object) -> Object:
-    """As Helm merges: maps by their keys, anything else is replaced."""
-    both = {
-        name: _merged(defaults[name], values[name])
-        for name in defaults.keys() & values.keys()
-        if isinstance(values[name], dict)
-    }
-    return {**defaults, **values, **both}
+def render(
+    values: Object | None = None,
+    *options: str,
+    name: str = "hook",
+    namespace: str = "monitoring",
+    cluster: Object | None = None,
+) -> list[Object]:
+    """The objects that Helm would make. `options`: of Helm; `cluster`: the DaemonSet that is there."""
+    words = ["template", name, str(CHART), f"--namespace={namespace}", *options]
+    with ExitStack() as stack:
+        if cluster is not None:
+            server = stack.enter_context(_serve(cluster, render(values)))
+            words += ["--is-upgrade", "--dry-run=server", "--disable-openapi-validation", f"--kube-apiserver={server}"]
+        return [item for item in yaml.load_all(run(*words, values=values), yaml.CSafeLoader) if item is not None]
 
 
-@cache
-def _renderer() -> Path:
-    """The program, built once in a process; go keeps what it compiled for the next one."""
-    directory = Path(mkdtemp(prefix="chart-renderer-"))
-    atexit.register(shutil.rmtree, directory)
-    program = directory / "render"
-    subprocess.run(
-        ["go", "build", "-o", program, RENDERER],
-        env={**os.environ, "GO111MODULE": "off", "GOPATH": str(LIBRARIES), "GOFLAGS": ""},
-        check=True,
-        timeout=300,
-    )
-    return program
+@contextmanager
+def _serve(there: Object, kinds: list[Object]) -> Iterator[str]:
+    """An API server with one object, which knows the kinds of some; yields its address."""
+    answers: Object = {"/version": {"gitVersion": "v1.35.0"}, "/api": {"kind": "APIVersions", "versions": ["v1"]}}
+    groups: list[Object] = []
+    for version in {item["apiVersion"] for item in kinds}:
+        made = sorted({item["kind"] for item in kinds if item["apiVersion"] == version})
+        resources = [{"name": f"{kind.lower()}s", "namespaced": True, "kind": kind, "verbs": ["get"]} for kind in made]
+        group, slash, name = version.rpartition("/")
+        if slash:
+            groups.append({"name": group, "versions": [{"groupVersion": version, "version": name}]})
+        answers[f"/api{'s' if slash else ''}/{version}"] = {
+            **{"kind": "APIResourceList", "groupVersion": version},
+            "resources": resources,
+        }
+    answers["/apis"] = {"kind": "APIGroupList", "groups": groups}
+    where = there["metadata"]
+    answers[f"/apis/{there['apiVersion']}/namespaces/{where['namespace']}/daemonsets/{where['name']}"] = there
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = answers.get(self.path.partition("?")[0])
+            body = json.dumps(answer or {"kind": "Status", "reason": "NotFound", "code": 404}).encode()
+            self.send_response(200 if answer else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

@@ -79,21 +79,6 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return commands
 
 
-def test_all_runs_fuse_lives_and_a_guest_on_both_forms_and_the_rest_on_the_elf_file(
-    runs: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(native, "build", lambda: None)
-    assert build._run_tests(["--all"]) == 0
-    assert sorted(runs) == [
-        "--ignore=tests/unit --ignore=tests/fuse --ignore=tests/packages --form=native",
-        "tests/fuse --form=native",
-        "tests/fuse --form=pyz",
-        "tests/packages --form=native",
-        f"tests/podman tests/containerd {build.A_GUEST} --form=pyz",
-        " ".join(build.ALL_UNIT),
-    ]
-
-
 def test_without_an_elf_file_all_runs_on_the_pyz_and_says_so_but_fails_in_ci(
     runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -121,6 +121,52 @@ def test_what_failed_is_named_last(
     assert capfd.readouterr().out.splitlines()[-3:-1] == [failed, promise]
 
 
+OF_A_FORM = """\
+import os, pathlib, pytest
+
+def note(name: str) -> None:
+    here = pathlib.Path(__file__).parent
+    with here.with_name(f"{here.name}-ran").open("a") as file:
+        print(name, os.environ["RESCTRL_MON_HOOK_FORM"], file=file)
+
+def test_it() -> None:
+    note("unmarked")
+
+@pytest.mark.both_forms
+def test_both() -> None:
+    note("both")
+
+@pytest.mark.form("pyz")
+def test_pyz() -> None:
+    note("of the .pyz")
+
+@pytest.mark.form("native")
+def test_native() -> None:
+    note("of the ELF file")
+"""
+
+
+def test_all_runs_on_both_forms_what_is_marked_so_and_all_else_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyz = ["both pyz", "of the .pyz pyz"]
+    expected = {"fuse": pyz, "podman": pyz, "containerd": pyz, "packages": [], "kernel": []}
+    for tier in expected:
+        (project / "tests" / tier).mkdir(exist_ok=True)
+        (project / "tests" / tier / f"test_{tier}.py").write_text(OF_A_FORM)
+    (project / "dist").mkdir()
+    (project / "dist" / NATIVE.name).touch()
+    monkeypatch.setattr(build, "ROOT", project)
+    monkeypatch.setattr(build, "_build_forms", lambda **_: ["pyz", "native"])
+    monkeypatch.setattr(build, "_say_what_is_built_first", lambda: None)
+    monkeypatch.setattr(build, "_become_ordinary", list)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    assert build._run_tests(["--all"]) == 0
+    for tier, on_the_pyz in expected.items():
+        ran = sorted((project / f"tests/{tier}-ran").read_text().splitlines())
+        assert ran == sorted(["unmarked native", "both native", "of the ELF file native", *on_the_pyz]), tier
+
+
 OF_FORMS = """\
 import subprocess, sys
 
