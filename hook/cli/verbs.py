@@ -416,8 +416,7 @@ def keep_view(given: options.RunView, request: Request) -> int:
         view.keep(request.hook)
         return 0
     problems = view.make_once(request.hook)
-    for problem in problems:
-        report.write_line(str(explain(problem)), to_syslog=False)
+    view.say_first([str(explain(problem)) for problem in problems])
     return 1 if problems else 0
 
 

@@ -33,12 +33,13 @@ from hook.models import KeyState, MonGroup, Options
 from hook.node import records
 from hook.node.models import ViewRecord
 from hook.store import RunDir
-from hook.words import explain
+from hook.words import explain, format_count
 
-__all__ = ["damage", "keep", "make_once"]
+__all__ = ["damage", "keep", "make_once", "say_first"]
 _PERIOD = 0.25  # seconds between two looks whether a record has changed
 _LONGEST = 60.0  # seconds between two looks at each record, and between two writes of view.json
 _RETRY = 5.0  # the same after a view that could not be made, as in a full file system
+_MOST_SAID = 5
 _ROOM = 1 / 8  # the share of the file system that is left to the records
 _PLACE = "mon_groups"
 _BUILDING = "building"
@@ -209,10 +210,17 @@ def keep(options: Options) -> None:
                 problems = [as_hook_error("could not read or write a file", error)]
             if problems is not None:
                 lines = {str(explain(problem)) for problem in problems}
-                for line in sorted(lines - said):
-                    _say(line)
+                say_first([line for line in sorted(lines) if line not in said])
                 said = lines
             system.sleep(_PERIOD)
+
+
+def say_first(lines: list[str]) -> None:
+    """Write the first of these lines, and how many more there are: in a full file system one for each key."""
+    for line in lines[:_MOST_SAID]:
+        _say(line)
+    if len(lines) > _MOST_SAID:
+        _say(format_count(len(lines) - _MOST_SAID, "further problem"))
 
 
 def _say(text: str) -> None:

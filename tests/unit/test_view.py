@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 from collections.abc import Callable
 from decimal import Decimal
@@ -350,6 +351,17 @@ def test_the_service_says_what_it_cannot_do_once_and_goes_on(node: Node) -> None
     assert said.count("\n") == 2
     assert "Not a directory 'mon_groups'" in said
     assert shown(node)
+
+
+def test_of_many_problems_the_first_are_said_and_the_rest_is_counted(node: Node) -> None:
+    for key in "abcdefgh":
+        group = MonGroup(path=f"/r/mon_groups/{key}", ctrl_group="/", **LIVE)
+        RunDir(RUN).write(KeyState, key, make_state(key, groups=[group]))
+    node.machine.limit(1000, 1000)
+    node.machine.room = [100, 100]
+    said = keep_until(node, lambda: None)
+    assert re.findall("view of key (.)", said) == [*"abcde"]
+    assert said.endswith("view: 3 further problems\n")
 
 
 @pytest.mark.parametrize("is_replaced", [True, False])
