@@ -264,6 +264,8 @@ KINDS = {
             "--suppress-tags=package-uses-local-diversion",
             # One static file is what is wanted. Texts and sections are those of CPython and glibc
             "--suppress-tags=statically-linked-binary,embedded-library",
+            # A static PIE has the form of a shared library, and needs no other one
+            "--suppress-tags=shared-library-lacks-prerequisites",
             "--suppress-tags=spelling-error-in-binary,binary-has-unneeded-section",
         ),
     ),
