@@ -362,7 +362,7 @@ def _measure_losses(node: Inventory) -> Measured:
         owed[waiting.why.rpartition(": ")[2]] += waiting.lines
     yield "history_owed", "Lines of history that wait, by the errno of the last try", _by("reason", owed or {"none": 0})
     yield "history_dropped_total", "Lines of history that were dropped unwritten since boot", node.dropped_lines
-    yield "snapshots_dropped_total", "Snapshots removed early since boot, to make room", node.dropped_snapshots
+    yield "snapshots_dropped_total", "Snapshots forgotten early since boot: there were too many", node.dropped_snapshots
     if (unhooked := node.unhooked) is not None:
         yield "unhooked_containers", "Running containers that never got the hook", len(unhooked.containers)
         yield "unchecked_containers", "Containers that reconcile could not check", unhooked.unchecked
