@@ -130,6 +130,9 @@ UNLIKE = {
     r"<28>[A-Z][a-z]{2} [ 1-3][0-9] [0-9:]{8} resctrl-mon-hook\[[0-9]+\]": "<28>TIME resctrl-mon-hook[PID]",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?": "TIME",
     r'"([a-z_]*(boottime|inode|seconds|_at|since|until))": [-0-9.e]+': r'"\1": NUMBER',
+    # Of the runtimes of the machine, which may be busy: whether they could be asked in time.
+    r'"unhooked": (null|\{[^{}]*\})': '"unhooked": ASKED',
+    r"^(# (HELP|TYPE) )?resctrl_mon_un(hooked|checked)_containers.*\n": "",
     r"unreadable-\d+": "unreadable-INODE",
     r"job-\d+-\d+": "job-PID-STARTTIME",
     r"\.\d+\.tmp": ".PID.tmp",

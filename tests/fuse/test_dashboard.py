@@ -200,6 +200,7 @@ def each(label: str, values: Mapping[str, float]) -> Series:
 POD = one(RATE, namespace="n", pod="p")
 ALONE = {"instance": "a", "name": "p"}
 STATES = {"live": 1, "taken": 1, **dict.fromkeys(("completed", "lingering", "recovering", "unreadable"), 0)}
+REASONS = [dict(labels)["reason"] for labels in FAMILIES["resctrl_mon_unmonitored_runs_total"].samples]
 UNKNOWN = sum(FAMILIES["resctrl_mon_use_unknown"].samples.values())
 TRUTH: dict[tuple[str, str], Series] = {
     ("Power by namespace (rate)", "A"): one(RATE, namespace="n"),
@@ -227,7 +228,8 @@ TRUTH: dict[tuple[str, str], Series] = {
     ("RMIDs in use of limit", "A"): one(2 / 8, instance="a"),
     ("Orphans", "A"): one(0, instance="a"),
     ("Unmonitored containers by reason", "A"): one(1, reason="io"),
-    **{("Unmonitored containers by reason", ref): {} for ref in "BCI"},
+    **{("Unmonitored containers by reason", ref): {} for ref in "BC"},
+    ("Unmonitored containers by reason", "I"): each("reason", dict.fromkeys(REASONS, RATE * HOUR / 2)),
     **{("Unmonitored containers by reason", ref): one(0) for ref in "DEF"},
     **{("Unmonitored containers by reason", ref): one(1) for ref in "GH"},
     ("Keys by state", "A"): each("state", STATES),
