@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from hook import system
+from hook import report, system
 from hook.errors import HookError, Reason
 from hook.show import server
 from hook.show.prometheus import Family, Former
@@ -425,7 +425,7 @@ def test_without_threads_every_request_is_answered_and_the_log_says_once_what_is
 def test_a_connection_that_cannot_be_accepted_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """And waits: the next try may succeed."""
     logged = list[str]()
-    monkeypatch.setattr(server.report, "write_line", lambda text, **_: logged.append(text))
+    monkeypatch.setattr(report, "write_line", lambda text, **_: logged.append(text))
     refusals = iter([PermissionError(1, "Operation not permitted")] * 3)
     accept = socket.socket.accept
 
