@@ -193,7 +193,7 @@ SCENARIOS = (
     "rmids=1; c9 j21 | J21@other | d9 r | r",
     "history=1 rmids=1; c9 n21 | d9 r | d21 r",
     "rmids=1; c9 j21 d21 | r | n22",
-    # a process is of one key, whoever brings it in; what was in a group before a call that failed stays there
+    # a process is of one key, by whichever call it comes in; what was in a group before a call that failed stays there
     "rmids=2; c1 c5 c9 p5 B21^9 J21 | p1 | r",
     "rmids=2 shows_groups=0; c1 c5 c9 p5 B21^9 J21 | p1 | r",
     "rmids=2; c1 c5 c9 p5 B21^9 | J21 | p1 r",

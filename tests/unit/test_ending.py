@@ -509,7 +509,7 @@ def test_a_key_that_has_forgotten_its_snapshot_begins_again_with_what_it_owes(no
 
 
 def test_a_start_that_is_killed_has_no_line_unless_its_begin_was_saved(node: Node) -> None:
-    """Its container never ran: a line of unknown use would be a part of a bill that nobody used."""
+    """Its container never ran: a line of unknown use would be in a bill without any use."""
     for stop in stops(node.machine):
         with stop:
             node.start(ID, 7, None, **ON)
