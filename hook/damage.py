@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clears what is in the way of a record, and sets unreadable records aside.
 
-The core imports this only in these cases; `store` alone calls it.
+The core imports this only in these cases, by `store`; the tools make an unknown state by it.
 """
 
 from __future__ import annotations

@@ -347,7 +347,7 @@ def test_use_is_not_counted_twice_when_a_return_fails_before_its_begin(node: Nod
 
 
 def test_a_start_whose_begin_cannot_be_saved_fails_and_leaves_nothing(node: Node) -> None:
-    """Else it could not be told from a start that was killed before it, and never ran."""
+    """A start that was killed before its begin has the same record, and its container never ran."""
     commit = LockedKey.commit
 
     def full(locked: LockedKey, state: KeyState) -> None:

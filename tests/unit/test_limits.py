@@ -112,8 +112,8 @@ def test_a_command_is_ended_once_and_may_say_what_it_has_done() -> None:
     assert run(command) == 7
 
 
-def test_a_wait_for_a_lock_leaves_the_limit_as_it_was(tmp_path: Path, block: Callable[[], int]) -> None:
-    path = tmp_path / "lock"
+def run_after_a_lock(path: Path, block: Callable[[], int]) -> int:
+    """Run a command that waits in vain for a lock, and then blocks."""
 
     def command() -> int:
         assert not system.wait_for_flock(other.fileno(), system.monotonic() + SOON)
@@ -121,7 +121,11 @@ def test_a_wait_for_a_lock_leaves_the_limit_as_it_was(tmp_path: Path, block: Cal
 
     with path.open("w") as holder, path.open("w") as other:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        assert run(command, 3 * SOON) == 2
+        return run(command, 3 * SOON)
+
+
+def test_a_wait_for_a_lock_leaves_the_limit_as_it_was(tmp_path: Path, block: Callable[[], int]) -> None:
+    assert run_after_a_lock(tmp_path / "lock", block) == 2
 
 
 def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
@@ -187,16 +191,8 @@ def test_a_timer_that_goes_off_as_a_wait_for_a_lock_begins_is_not_lost(
     tmp_path: Path, block: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is left of its time then, and 0 would stop it."""
-    path = tmp_path / "lock"
     monkeypatch.setattr(_signal, "getitimer", lambda _which: (0.0, SOON))
-
-    def command() -> int:
-        assert not system.wait_for_flock(other.fileno(), system.monotonic() + SOON)
-        return block()
-
-    with path.open("w") as holder, path.open("w") as other:
-        fcntl.flock(holder, fcntl.LOCK_EX)
-        assert run(command, 3 * SOON) == 2
+    assert run_after_a_lock(tmp_path / "lock", block) == 2
 
 
 # --- Which commands, and what they say
