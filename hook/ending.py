@@ -63,19 +63,14 @@ def _drop_oldest(run: RunDir, left: list[OwedLines], drops: int) -> list[OwedLin
     while sum(sizes[drops:]) > MOST_CHARACTERS:
         drops += 1
     if drops:
-        count_dropped(run, drops, left[0].why)
+        run.count_run(DROPPED_LINES, drops)
+        run.complaints.append(HookError(Reason.IO, "dropped lines", number=drops, tried=left[0].why))
     kept = []
     for owed in left:
         if lines := owed.lines[drops:]:
             kept.append(replace(owed, lines=lines))
         drops = max(drops - len(owed.lines), 0)
     return kept
-
-
-def count_dropped(run: RunDir, number: int, why: str) -> None:
-    """Count lines that are dropped unwritten, and report them."""
-    run.count_run(DROPPED_LINES, number)
-    run.complaints.append(HookError(Reason.IO, "dropped lines", number=number, tried=why))
 
 
 def name_write_error(error: OSError) -> str:
