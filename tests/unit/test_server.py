@@ -422,23 +422,20 @@ def test_without_threads_every_request_is_answered_and_the_log_says_once_what_is
     assert (logged.count("\n"), "no thread can be started" in logged, "--pids-limit" in logged) == (1, True, True)
 
 
-def test_a_connection_that_cannot_be_accepted_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And waits: the next try may succeed."""
+def test_a_connection_that_cannot_be_accepted_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """socketserver tries again: the next try may succeed."""
     logged = list[str]()
+
+    def refuse(_listening: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+        raise PermissionError(1, "Operation not permitted")
+
     monkeypatch.setattr(report, "write_line", lambda text, **_: logged.append(text))
-    refusals = iter([PermissionError(1, "Operation not permitted")] * 3)
-    accept = socket.socket.accept
-
-    def refuse(listening: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
-        for refusal in refusals:
-            raise refusal
-        return accept(listening)
-
-    with serving() as running:
+    with Running(LOCAL, lambda _former: make_x(1)) as running:
         monkeypatch.setattr(socket.socket, "accept", refuse)
-        assert get(running)[0] == 200
-    assert next(refusals, None) is None
-    assert (len(logged), "EPERM" in logged[0]) == (1, True)
+        for _ in range(3):
+            with pytest.raises(PermissionError):
+                running.get_request()
+    assert [line.rpartition(": ")[2] for line in logged] == ["EPERM"]
 
 
 def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
