@@ -8,7 +8,7 @@ container decides them. Source: conmon(8); libpod/oci_conmon_common.go and libpo
 
 from __future__ import annotations
 
-from hook import identity, names, system
+from hook import identity, names, rare, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _read_name(container: str) -> str | None:
         for kind in ("pid", "mnt", "user"):
             if system.link_target(f"/proc/{conmon}/ns/{kind}") != system.link_target(f"/proc/self/ns/{kind}"):
                 return None
-        options = _parse_options(system.read_start(f"/proc/{conmon}/cmdline", _HEAD).split("\0"))
+        options = _parse_options(rare.read_start(f"/proc/{conmon}/cmdline", _HEAD).split("\0"))
         if _find_grandparent() != conmon or options.get("cid") != container:
             return None
     except (OSError, ValueError, IndexError):  # it has just ended, or /proc cannot tell

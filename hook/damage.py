@@ -6,7 +6,7 @@ The core imports this only in these cases, by `store`; the tools make an unknown
 
 from __future__ import annotations
 
-from hook import system
+from hook import rare, system
 from hook.errors import HookError, Reason
 from hook.models import KeyState
 
@@ -47,7 +47,7 @@ def make_way(run: Directory, path: str, error: OSError) -> None:
     elif error.errno not in IN_THE_WAY:
         raise error
     elif isinstance(error, IsADirectoryError):
-        system.remove_tree(path, run.descriptor)
+        rare.remove_tree(path, run.descriptor)
 
 
 def set_aside(run: Directory, name: str, error: Exception) -> KeyState:
@@ -63,7 +63,7 @@ def set_aside(run: Directory, name: str, error: Exception) -> KeyState:
     # A second name for the old file, then the new state over the first name: killed in between, or with no room for
     # the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
     try:
-        system.link(path, aside, run.descriptor)
+        rare.link(path, aside, run.descriptor)
     except FileExistsError:
         pass
     except PermissionError:  # a directory has one name only
@@ -92,5 +92,5 @@ def unknown_state(name: str) -> KeyState:
     """Make the state of a key of which only the name is known: recovering, without members and groups."""
     is_uid = len(name) == 36 and name.count("-") == 4 and not name.strip("0123456789abcdef-")
     kind: Kind = "pod" if is_uid else "container"
-    now, boottime = system.now_utc(), system.boottime()
+    now, boottime = rare.now_utc(), system.boottime()
     return KeyState(key=name, kind=kind, recovering=True, created_at=now, created_boottime=boottime)

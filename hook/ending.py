@@ -7,7 +7,7 @@ Imported only when a key ends whose record names a file. The model of a line is 
 
 from __future__ import annotations
 
-from hook import counters, system
+from hook import counters, rare, system
 from hook.errors import HookError, Reason
 from hook.models import OwedLines
 from hook.validation import replace
@@ -46,7 +46,7 @@ def try_lines(run: RunDir, owed: list[OwedLines], what: str, drops: int = 0) -> 
     left, errors = list[OwedLines](), list[HookError]()
     for waiting in owed:
         try:
-            system.append_lines(waiting.file, waiting.lines)
+            rare.append_lines(waiting.file, waiting.lines)
         except OSError as error:
             why = name_write_error(error)
             left.append(replace(waiting, why=why))
@@ -105,7 +105,7 @@ def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix:
     late = state.late_cpu - (returned.late_cpu if returned is not None else 0.0)
     return {
         "version": 1,
-        "id": system.hash_of(name.encode("utf-8", "replace")),
+        "id": rare.hash_of(name.encode("utf-8", "replace")),
         "kind": state.kind,
         "key": state.key,
         "namespace": state.pod_namespace,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook import identity, names, system
+from hook import identity, names, rare, system
 from hook.errors import UNNAMED, HookError, Reason
 from hook.models import State
 from hook.words import explain_exception
@@ -37,7 +37,7 @@ class OddState:
             self._bad_id = name
             text, name = name.encode("utf-8", "surrogatepass"), None  # the record is named by this
         # The container's ID, or a stable name for its record.
-        self.name: str = name if isinstance(name, str) else UNNAMED + system.hash_of(text)
+        self.name: str = name if isinstance(name, str) else UNNAMED + rare.hash_of(text)
         self.status = status if isinstance(status, str) else None
         self.bundle = self.state.bundle if self.state is not None else None
 

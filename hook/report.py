@@ -10,7 +10,7 @@ The core imports this only after a failure.
 
 from __future__ import annotations
 
-from hook import identity, names, poststop, system
+from hook import identity, names, poststop, rare, system
 from hook.context import Context
 from hook.errors import UNNAMED, HookError, Reason, as_hook_error
 from hook.models import Failure
@@ -148,7 +148,7 @@ def write_line(text: str, *, to_syslog: bool = True) -> None:
     """Write one line to stderr, and one to syslog."""
     line = printable(text)
     try:
-        system.write_stderr(f"{_IDENTIFIER}: {line}".encode())
+        rare.write_stderr(f"{_IDENTIFIER}: {line}".encode())
     except Exception:  # noqa: BLE001, S110  a trace that fails must not cost the other ones
         pass
     if to_syslog:
@@ -163,7 +163,7 @@ def send_to_syslog(text: str) -> None:
     try:
         import _socket
 
-        stamp = system.syslog_time()
+        stamp = rare.syslog_time()
         datagram = f"<{_PRIORITY}>{stamp} {_IDENTIFIER}[{system.process_id()}]: {printable(text)}".encode()
         sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
         try:
@@ -231,7 +231,7 @@ def make_failure(
         )
     if key is not None:
         fields.update(key=key.name, kind=key.kind)
-    fields.update(time=system.now_utc(), boottime=system.boottime())
+    fields.update(time=rare.now_utc(), boottime=system.boottime())
     return Failure(stage=stage, reason=error.reason, monitored=is_monitored, **fields)
 
 
@@ -246,7 +246,7 @@ def count_failure(run: RunDir, reason: str, key: str) -> bool:
     is the failure's number. Raises OSError if it cannot be counted.
     """
     minute = _this_minute()
-    if (system.try_call(system.size, f"{_LOGGED}{minute}", run.descriptor) or 0) < _MOST_OF_NODE:
+    if (system.try_call(rare.size, f"{_LOGGED}{minute}", run.descriptor) or 0) < _MOST_OF_NODE:
         number, is_kept = system.append(f"{_LOGGED}{reason}.{key}-{minute}", ".", run.descriptor)
         if number <= _MOST_OF_KEY or not is_kept:
             number, _ = system.append(f"{_LOGGED}{minute}", ".", run.descriptor)
@@ -264,7 +264,7 @@ def sum_up_failures(run: RunDir) -> list[str]:
         for name in system.list_directory(".", run.descriptor):
             what, _, minute = name[len(_LOGGED) :].rpartition("-")
             if name.startswith(_LOGGED) and minute != str(_this_minute()):
-                more = system.remove_and_measure(name, run.descriptor)
+                more = rare.remove_and_measure(name, run.descriptor)
                 if more and what and "." not in what:
                     lines.append(f"{what}: and {more} more failures within a minute; see resctrl-mon-hook list")
     except OSError:

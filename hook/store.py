@@ -121,7 +121,9 @@ class RunDir(Reader):
             try:
                 super().__init__(path, system.user_id())
             except FileNotFoundError:
-                system.ensure_directory(path, 0o755)
+                from hook import rare
+
+                rare.ensure_directory(path, 0o755)
                 super().__init__(path, system.user_id())
                 self.make_parts()
         except OSError as error:
@@ -133,8 +135,10 @@ class RunDir(Reader):
 
     def make_parts(self) -> None:
         """Make its missing directories."""
+        from hook import rare
+
         for part in PARTS:
-            system.ensure_directory(part, 0o700, self.descriptor)
+            rare.ensure_directory(part, 0o700, self.descriptor)
 
     def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
         """Replace a record atomically: a reader, also after a crash, finds the old one or all of the new one.
@@ -160,7 +164,9 @@ class RunDir(Reader):
             system.write_new(temporary, system.dumps(record) + "\n", self.descriptor)
             system.rename(temporary, path, self.descriptor)
         except BaseException:
-            system.remove_tree(temporary, self.descriptor)
+            from hook import rare
+
+            rare.remove_tree(temporary, self.descriptor)
             raise
 
     def remove(self, model: type[Model], name: str) -> None:
@@ -181,7 +187,7 @@ class RunDir(Reader):
                 self._make_way(path, error)
                 descriptor = system.open_lock(path, self.descriptor)
             try:
-                is_ours = system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)
+                is_ours = system.try_flock(descriptor) or _wait_for(descriptor, deadline)
                 if is_ours and system.same_file(descriptor, path, self.descriptor):
                     return LockedKey(self, key, descriptor)
             except BaseException:
@@ -283,3 +289,9 @@ class LockedKey:
 def file_of(model: type[Model], name: str) -> str:
     """The path of a record in the run directory."""
     return f"{PLACES.get(model, '.')}/{name}.json"
+
+
+def _wait_for(descriptor: int, deadline: float) -> bool:
+    from hook import rare
+
+    return rare.wait_for_flock(descriptor, deadline)

@@ -10,10 +10,10 @@ Paths are encoded here, as UTF-8: a hook cannot rely on the locale that its call
 from __future__ import annotations
 
 import _json
-import fcntl
-import posix
+import fcntl as fcntl  # noqa: PLC0414  `rare` has these three from here, so that tests replace them once
+import posix as posix  # noqa: PLC0414
 import sys
-import time
+import time as time  # noqa: PLC0414
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,15 +29,12 @@ _SOON = 0.01
 # errno(3); the import of `errno` costs a hundredth of a start
 EPERM, ENOENT, ESRCH, ENXIO, EACCES, EBUSY, ENODEV, EISDIR, EINVAL = 1, 2, 3, 6, 13, 16, 19, 21, 22
 ENOTDIR, EFBIG, ENOSPC, EROFS, ELOOP = 20, 27, 28, 30, 40
-_FILE_TYPE, _REGULAR, _DIRECTORY, _PIPE = 0o170000, 0o100000, 0o040000, 0o010000  # inode(7)
-_PRIME = 2**64 - 59
-_PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
+FILE_TYPE, REGULAR, _DIRECTORY, _PIPE = 0o170000, 0o100000, 0o040000, 0o010000  # inode(7)
 NOT_HOST_NAMESPACES = (
     "this is not the host's pid and time namespace: which processes are dead and which groups empty is unknown here"
 )
 NAMESPACES_HINT = "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
 _HOST_PID_NAMESPACE, _HOST_TIME_NAMESPACE = "pid:[4026531836]", "time:[4026531834]"
-_CGROUPS = "/sys/fs/cgroup"
 TICKS = 100  # of /proc, a second: USER_HZ, the same on each kernel that has resctrl
 _HOST_UID_MAP = ["0", "0", "4294967295"]
 
@@ -55,15 +52,8 @@ def is_gone(error: OSError) -> bool:
     return error.errno in (ENOENT, ENODEV)
 
 
-def hash_of(data: bytes) -> str:
-    """16 hex digits that name this data: what it leaves as one number when divided by a prime.
-
-    To import a hash function takes longer, and the largest, OpenSSL's, is ten times as large as Python.
-    """
-    return f"{int.from_bytes(data, 'big') % _PRIME:016x}"
-
-
-def _encoded(path: str) -> bytes:
+def encoded(path: str) -> bytes:
+    """A path as the kernel gets it, whatever the locale is."""
     return path.encode("utf-8", "surrogateescape")
 
 
@@ -80,30 +70,9 @@ unix_time = time.time
 """Unix time, as Prometheus expects times."""
 
 
-def now_utc() -> str:
-    """The time of day for people, RFC 3339 in UTC."""
-    return format_utc(unix_time())
-
-
 def format_utc(seconds: float) -> str:
     """Format a Unix time as RFC 3339 in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
-def ignore_zone() -> None:
-    """Let times be in the machine's zone: TZ may name another, or a file that never ends.
-
-    TZ is set, and not removed: so the entry has its place when the command of `run` gets it back.
-    """
-    if b"TZ" in posix.environ:
-        posix.putenv(b"TZ", b":/etc/localtime")  # as without TZ: tzset(3)
-    time.tzset()
-
-
-def syslog_time() -> str:
-    """The machine's local time, whatever TZ says, in the format of syslog's datagrams (RFC 3164)."""
-    ignore_zone()
-    return time.strftime("%b %e %H:%M:%S", time.localtime())
 
 
 sleep = time.sleep
@@ -160,7 +129,7 @@ def _own_stdin() -> tuple[int, bool]:
     is usually in the pipe by now, so that we do without `select`, whose import takes as long as reading the state.
     """
     try:
-        if posix.fstat(0).st_mode & _FILE_TYPE == _PIPE:
+        if posix.fstat(0).st_mode & FILE_TYPE == _PIPE:
             return posix.open("/proc/self/fd/0", posix.O_RDONLY | posix.O_NONBLOCK), False
     except OSError:
         pass
@@ -176,19 +145,9 @@ def _is_readable(descriptor: int, patience: float) -> bool:
     return bool(poll.poll(patience * 1000))
 
 
-def write_stderr(line: bytes) -> None:
-    """Write one line to stderr; drop it if that would block, for the reader may have stopped reading."""
-    import select
-
-    poll = select.poll()
-    poll.register(2, select.POLLOUT)
-    if any(event & select.POLLOUT for _, event in poll.poll(0)):
-        posix.write(2, line[: _PIPE_BUF - 1] + b"\n")
-
-
-def _use(path: str, flags: int, use: Callable[[int], T], dir_fd: int | None = None, mode: int = 0o600) -> T:
+def use(path: str, flags: int, use: Callable[[int], T], dir_fd: int | None = None, mode: int = 0o600) -> T:
     """Open a file, never through a link in its last component; use its descriptor, and close it."""
-    descriptor = posix.open(_encoded(path), flags | posix.O_NOFOLLOW, mode, dir_fd=dir_fd)
+    descriptor = posix.open(encoded(path), flags | posix.O_NOFOLLOW, mode, dir_fd=dir_fd)
     try:
         return use(descriptor)
     finally:
@@ -209,23 +168,18 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str
                 raise OSError(EFBIG, "File too large", path)
         return data
 
-    return _use(path, posix.O_RDONLY | posix.O_NONBLOCK, read, dir_fd).decode("utf-8", "surrogateescape")
+    return use(path, posix.O_RDONLY | posix.O_NONBLOCK, read, dir_fd).decode("utf-8", "surrogateescape")
 
 
 def read_counter(path: str) -> str:
     """The text of a file of the kernel's that fits into one read, without its newline."""
-    text = _use(path, posix.O_RDONLY, lambda descriptor: posix.read(descriptor, 4096))
+    text = use(path, posix.O_RDONLY, lambda descriptor: posix.read(descriptor, 4096))
     return text.decode("ascii", "replace").rstrip("\n")
-
-
-def read_start(path: str, size: int) -> str:
-    """The first bytes of a file of the kernel's, at most `size`, by one read. What is not UTF-8 is replaced."""
-    return _use(path, posix.O_RDONLY, lambda descriptor: posix.read(descriptor, size)).decode("utf-8", "replace")
 
 
 def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
     """The names in a directory, which must not be a link. A hook lists none that grows with the node."""
-    return sorted(_use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd))
+    return sorted(use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd))
 
 
 def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
@@ -239,39 +193,7 @@ def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
         posix.write(descriptor, text.encode("ascii"))
         return posix.lseek(descriptor, 0, _SEEK_CUR), posix.fstat(descriptor).st_nlink > 0
 
-    return _use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK, write, dir_fd)
-
-
-def append_lines(path: str, lines: list[str]) -> None:
-    """Append lines to a regular file, made if missing, in one write(2), so that those of two writers never mix.
-
-    If the file ends within a line, as after a write that found the disk full, it gets a newline first. Raises OSError
-    also if only a part of the lines was written.
-    """
-
-    def write(descriptor: int) -> None:
-        status = posix.fstat(descriptor)
-        if status.st_mode & _FILE_TYPE != _REGULAR:
-            raise OSError(EINVAL, "Not a regular file", path)
-        is_torn = status.st_size > 0 and posix.pread(descriptor, 1, status.st_size - 1) != b"\n"
-        data = b"\n" * is_torn + "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
-        if posix.write(descriptor, data) < len(data):
-            raise OSError(ENOSPC, "No space left on device", path)
-
-    _use(path, posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY, write)
-
-
-def remove_and_measure(path: str, dir_fd: int) -> int:
-    """Remove a file; returns its size. Of two processes that do it at once, one gets 0."""
-
-    def remove(descriptor: int) -> int:
-        posix.unlink(_encoded(path), dir_fd=dir_fd)
-        return posix.fstat(descriptor).st_size  # last: an append after this finds that the file has no name
-
-    try:
-        return _use(path, posix.O_RDONLY | posix.O_NONBLOCK, remove, dir_fd)
-    except FileNotFoundError:
-        return 0
+    return use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK, write, dir_fd)
 
 
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
@@ -285,22 +207,22 @@ def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600
         while data:
             data = data[posix.write(descriptor, data) :]
 
-    _use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NONBLOCK, write, dir_fd, mode)
+    use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NONBLOCK, write, dir_fd, mode)
 
 
 def write_once(path: str, text: str) -> None:
     """Write `text` to an existing file in one write(2), as the kernel's control files require."""
-    _use(path, posix.O_WRONLY, lambda descriptor: posix.write(descriptor, text.encode("ascii")))
+    use(path, posix.O_WRONLY, lambda descriptor: posix.write(descriptor, text.encode("ascii")))
 
 
 def open_directory(path: str, dir_fd: int | None = None) -> int:
     """A descriptor of a directory, which must not be a link."""
-    return posix.open(_encoded(path), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW, dir_fd=dir_fd)
+    return posix.open(encoded(path), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW, dir_fd=dir_fd)
 
 
 def open_lock(path: str, dir_fd: int) -> int:
     """A descriptor of a lock file, made if it is not there."""
-    return posix.open(_encoded(path), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
+    return posix.open(encoded(path), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
 
 
 def close(descriptor: int) -> None:
@@ -317,46 +239,10 @@ def try_flock(descriptor: int) -> bool:
     return True
 
 
-def wait_for_flock(descriptor: int, deadline: float) -> bool:
-    """Take the exclusive flock, waiting until `deadline` (monotonic) at the most. Returns False after it.
-
-    flock(2) serves waiters nearly in turn; of many processes that poll instead, some would never get the lock. SIGALRM,
-    which the runtime may have left blocked, ends the wait. It repeats, since an alarm just before flock begins to wait
-    is lost.
-    """
-    import _signal  # type: ignore[import-not-found]
-
-    if monotonic() >= deadline:
-        return False
-    waiting = ["for the lock"]
-
-    def give_up(_number: int, _frame: object) -> None:
-        if waiting:
-            waiting.clear()
-            raise TimeoutError  # else flock(2) would be repeated (PEP 475)
-
-    left, interval = _signal.getitimer(_signal.ITIMER_REAL)  # of a command that has a limit
-    former_handler = _signal.signal(_signal.SIGALRM, give_up)
-    former_mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
-    try:
-        _signal.setitimer(_signal.ITIMER_REAL, max(deadline - monotonic(), _SOON), _SOON)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        waiting.clear()
-    except TimeoutError:
-        return False
-    finally:
-        waiting.clear()  # of an exception of another signal: the next alarm must not stop this
-        # If it was just going off, nothing of it is left: 0 would stop it for good.
-        _signal.setitimer(_signal.ITIMER_REAL, left or min(interval, _SOON), interval)
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, former_mask)
-        _signal.signal(_signal.SIGALRM, _signal.SIG_DFL if former_handler is None else former_handler)  # None: not ours
-    return True
-
-
 def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
     """Whether `path` still names the file that the descriptor has open."""
     try:
-        named = posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False)
+        named = posix.stat(encoded(path), dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
     opened = posix.fstat(descriptor)
@@ -365,35 +251,17 @@ def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
 
 def inode(path: str, dir_fd: int | None = None) -> int:
     """The inode of a file, which no other file of that file system gets while it exists."""
-    return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
+    return posix.stat(encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
 
 
 def change_time(path: str) -> int:
     """The time of the last change of a file's attributes, in nanoseconds of the system's clock."""
-    return posix.stat(_encoded(path), follow_symlinks=False).st_ctime_ns
-
-
-def size(path: str, dir_fd: int | None = None) -> int:
-    """The size of a file in bytes."""
-    return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_size
-
-
-def count_links(descriptor: int) -> int:
-    """The number of links of an open file. A directory of cgroups has two, and one more for each directory in it."""
-    return posix.fstat(descriptor).st_nlink
-
-
-def age(path: str, dir_fd: int | None = None) -> float:
-    """Seconds since a file was written or renamed; its distance in time, too, if the clock was set back since.
-
-    Files have the time of day. If that jumps, a file that is kept for some time goes early, but never stays for ever.
-    """
-    return abs(time.time() - posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ctime)
+    return posix.stat(encoded(path), follow_symlinks=False).st_ctime_ns
 
 
 def link_target(path: str) -> str:
     """The target of a symbolic link, which need not exist."""
-    return posix.readlink(_encoded(path)).decode("utf-8", "surrogateescape")
+    return posix.readlink(encoded(path)).decode("utf-8", "surrogateescape")
 
 
 def owner_and_mode(descriptor: int) -> tuple[int, int]:
@@ -405,7 +273,7 @@ def owner_and_mode(descriptor: int) -> tuple[int, int]:
 def find_directory(path: str) -> bool:
     """Whether `path` is a directory. Raises OSError if that cannot be found out, as for one longer than PATH_MAX."""
     try:
-        return posix.stat(_encoded(path)).st_mode & _FILE_TYPE == _DIRECTORY
+        return posix.stat(encoded(path)).st_mode & FILE_TYPE == _DIRECTORY
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: no path, with a NUL or half a surrogate
         return False
 
@@ -417,62 +285,23 @@ def is_directory(path: str) -> bool:
 
 def mkdir(path: str, mode: int, dir_fd: int | None = None) -> None:
     """Make one directory, never its parents."""
-    posix.mkdir(_encoded(path), mode, dir_fd=dir_fd)
-
-
-def ensure_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
-    """Make a directory, or nothing if there is one."""
-    try:
-        mkdir(path, mode, dir_fd)
-    except FileExistsError:
-        pass
+    posix.mkdir(encoded(path), mode, dir_fd=dir_fd)
 
 
 def rmdir(path: str, dir_fd: int | None = None) -> None:
     """Remove an empty directory."""
-    posix.rmdir(_encoded(path), dir_fd=dir_fd)
-
-
-def remove_tree(path: str, dir_fd: int) -> None:
-    """Remove one of our directories with all its content, or a file, or nothing if the path does not exist."""
-    try:
-        names = list_directory(path, dir_fd)
-    except FileNotFoundError:
-        return
-    except OSError:
-        posix.unlink(_encoded(path), dir_fd=dir_fd)
-        return
-    for name in names:
-        below = f"{path}/{name}"
-        try:
-            posix.unlink(_encoded(below), dir_fd=dir_fd)
-        except (IsADirectoryError, PermissionError):
-            remove_tree(below, dir_fd)
-    posix.rmdir(_encoded(path), dir_fd=dir_fd)
-
-
-def symlink(target: str, path: str, dir_fd: int) -> None:
-    """Make a symbolic link. FileExistsError: the name is taken."""
-    posix.symlink(_encoded(target), _encoded(path), dir_fd=dir_fd)
+    posix.rmdir(encoded(path), dir_fd=dir_fd)
 
 
 def rename(source: str, target: str, dir_fd: int) -> None:
     """Rename a file, replacing another in one step; both paths are below `dir_fd`."""
-    posix.rename(_encoded(source), _encoded(target), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-
-
-def link(path: str, further: str, dir_fd: int) -> None:
-    """Give a file, or a symbolic link itself, a second name; both paths are below `dir_fd`.
-
-    PermissionError: it is a directory.
-    """
-    posix.link(_encoded(path), _encoded(further), src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
+    posix.rename(encoded(source), encoded(target), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
 def unlink(path: str, dir_fd: int) -> None:
     """Remove a file, or nothing if it does not exist."""
     try:
-        posix.unlink(_encoded(path), dir_fd=dir_fd)
+        posix.unlink(encoded(path), dir_fd=dir_fd)
     except FileNotFoundError:
         pass
 
@@ -672,17 +501,3 @@ def cgroups(pid: int) -> list[str]:
     """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
     text = try_call(read_file, f"/proc/{pid}/cgroup") or ""
     return [line.partition(":")[2] for line in text.split("\n") if line]  # a cgroup's name may have blanks
-
-
-def cgroup_directory(cgroup: str) -> str | None:
-    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere.
-
-    Raises OSError if that cannot be found out.
-    """
-    controllers, _, path = cgroup.partition(":")
-    if not path.startswith("/") or ".." in path.split("/"):
-        return None
-    name = controllers.partition("name=")[2] or controllers
-    places = (name, name.partition(",")[0]) if name else ("", "unified")
-    directories = (f"{_CGROUPS}/{place}{path}".replace("//", "/") for place in places)
-    return next((path for path in directories if find_directory(path)), None)

@@ -6,7 +6,7 @@ A bill without that line would look whole. The core imports this only where a fa
 
 from __future__ import annotations
 
-from hook import counters, ending, names, system
+from hook import counters, ending, names, rare, system
 from hook.errors import HookError, Reason
 from hook.models import Failure
 
@@ -30,7 +30,7 @@ def close(context: Context, container: str, process: Container | Failure | None 
     reason = failure.reason if failure is not None and _ran_unmonitored(context, failure, process) else None
     if failure is not None and reason is not None and failure.history_file:
         try:
-            system.append_lines(failure.history_file, [system.dumps(_describe(context, failure))])
+            rare.append_lines(failure.history_file, [system.dumps(_describe(context, failure))])
         except OSError as error:
             what, why = f"that {container} ran unmonitored", ending.name_write_error(error)
             raise ending.unwritten_error(what, failure.history_file, why) from error
@@ -63,7 +63,7 @@ def _describe(context: Context, failure: Failure) -> dict[str, object]:
     name = f"{failure.container} {failure.pid} {failure.starttime or failure.time}"
     return {
         "version": 1,
-        "id": system.hash_of(name.encode("utf-8", "replace")),
+        "id": rare.hash_of(name.encode("utf-8", "replace")),
         "kind": failure.kind or "container",
         "key": failure.key or failure.container,
         "namespace": failure.namespace,

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hook import names, report, show, system
+from hook import names, rare, report, show, system
 from hook.cli import options
 from hook.errors import HookError, Reason, as_hook_error
 from hook.labels import name_key
@@ -235,7 +235,7 @@ def top(given: options.Top, request: Request) -> None:
         for number in count(1):
             system.sleep(given.interval)
             node = snapshot.take_snapshot(request.hook, has_uncharged=True)
-            rates = snapshot.compare(former, node, system.now_utc())
+            rates = snapshot.compare(former, node, rare.now_utc())
             former = node
             if given.namespace:  # the node's total stays that of all keys
                 keys = [(key, use) for key, use in rates.keys if key.state.pod_namespace in given.namespace]
@@ -424,7 +424,7 @@ def keep_view(given: options.RunView, request: Request) -> int:
 def run_job(given: options.Run, request: Request) -> int:
     from hook import jobs
 
-    system.ignore_zone()
+    rare.ignore_zone()
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
     labels = dict([*given.label.items()][:_MOST_LABELS])

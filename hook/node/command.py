@@ -94,7 +94,7 @@ def execute(words: list[str]) -> NoReturn:
 def _restore_environment() -> None:
     """Undo what was done to the environment. Then exec passes it on as it came, with entries that os.environ lacks.
 
-    `system.ignore_zone` sets TZ, and in the locale C the Python of the .pyz sets LC_CTYPE (PEP 538). Both change the
+    `rare.ignore_zone` sets TZ, and in the locale C the Python of the .pyz sets LC_CTYPE (PEP 538). Both change the
     first entry of that name in its place, or add one. Without /proc a changed LC_CTYPE is taken for an added one.
     """
     zone = os.environb.get(b"TZ")

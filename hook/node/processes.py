@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from hook import identity, resctrl, system
+from hook import identity, rare, resctrl, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Config, Member
 from hook.names import ID_LENGTH, is_engine_id
@@ -367,7 +367,7 @@ class Reading(NamedTuple):
 
 
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
-    """Read the threads in a cgroup and in those below it. Return None if system.cgroup_directory does not find it.
+    """Read the threads in a cgroup and in those below it. Return None if rare.cgroup_directory does not find it.
 
     What is another container's below it is left out: by a runtime's mark, or as `is_other` tells. A cgroup that
     vanishes during the reading may have moved its threads to one that was read before. So all are read again; if that
@@ -376,7 +376,7 @@ def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None
     reading = None
     for _ in range(_READINGS):
         try:
-            top = system.cgroup_directory(cgroup)
+            top = rare.cgroup_directory(cgroup)
         except OSError:
             return Reading(set(), 1)
         if top is None:
@@ -406,7 +406,7 @@ def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[
                 directory = system.open_directory(path, above)
                 opened.append(directory)
                 tids.update(map(int, system.read_file(file, _MOST_BYTES, directory).split()))
-                children = system.count_links(directory) - 2  # as many as a directory has links beyond its own two
+                children = rare.count_links(directory) - 2  # as many as a directory has links beyond its own two
                 names = system.list_directory(".", directory) if 0 < children <= _MOST_CGROUPS - known else []
             except NotADirectoryError:
                 continue

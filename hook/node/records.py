@@ -16,7 +16,7 @@ from functools import partial
 from stat import S_ISREG
 from typing import TypeVar
 
-from hook import life_end, names, system
+from hook import life_end, names, rare, system
 from hook.damage import ASIDE
 from hook.errors import UNNAMED, as_hook_error
 from hook.models import Failure, Index, KeyState, Model
@@ -187,7 +187,7 @@ def read_version(run: Reader, part: str = "groups") -> int | None:
     """
     try:
         changed = os.stat(part, dir_fd=run.descriptor, follow_symlinks=False).st_mtime_ns
-        return changed if system.age(part, run.descriptor) > _STEP else None  # the age last: it is of this change
+        return changed if rare.age(part, run.descriptor) > _STEP else None  # the age last: it is of this change
     except FileNotFoundError:
         return None
 
@@ -254,7 +254,7 @@ def has_leftovers(run: Reader, state: KeyState) -> bool:
 def remove_leftovers(run: RunDir, key: str) -> None:
     """Remove the files of a key that killed hooks left. Call it under the key's lock."""
     for place in _list_leftovers(key):
-        system.remove_tree(place, run.descriptor)
+        rare.remove_tree(place, run.descriptor)
 
 
 def _list_leftovers(key: str) -> list[str]:
@@ -277,7 +277,7 @@ def find_job(failure: Failure) -> str | None:
 
 
 def _is_old(run: Reader, path: str, kept: float) -> bool:
-    return (system.try_call(system.age, path, run.descriptor) or 0.0) >= kept
+    return (system.try_call(rare.age, path, run.descriptor) or 0.0) >= kept
 
 
 # --- The end of the run directory
@@ -303,7 +303,7 @@ def remove_all(run: RunDir) -> None:
             with run.lock(key, system.monotonic() + _PATIENCE):  # a hook that holds it may be about to make its group
                 pass
         if name in ours or not system.is_directory(f"{run.path}/{name}"):
-            system.remove_tree(name, run.descriptor)
+            rare.remove_tree(name, run.descriptor)
     try:
         system.rmdir(run.path)
     except OSError as error:

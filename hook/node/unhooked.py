@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 
-from hook import conmon, identity, system
+from hook import conmon, identity, rare, system
 from hook.context import Context
 from hook.models import Annotations, Config, Failure, Index, Options, State
 from hook.node import engines, files, hooksd
@@ -57,7 +57,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
         if former.rules != digest:
             former = replace(_NONE, sandboxes=former.sandboxes)
         unhooked = _ask_runtimes(context, candidates, former, rules)
-    unhooked = replace(unhooked, since=system.now_utc(), rules=digest)
+    unhooked = replace(unhooked, since=rare.now_utc(), rules=digest)
     run.write(Unhooked, "unhooked", unhooked)
     return unhooked
 

@@ -23,6 +23,7 @@ from hook import (
     life_end,
     life_turns,
     poststop,
+    rare,
     reclaim,
     report,
     resctrl,
@@ -126,7 +127,7 @@ def _mark(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -
 
 def _tidy(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
     if action.path:
-        system.remove_tree(action.path, survey.context.run.descriptor)
+        rare.remove_tree(action.path, survey.context.run.descriptor)
     else:
         records.remove_leftovers(survey.context.run, action.key)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
-from hook import system
+from hook import rare, system
 from hook.context import Context
 from hook.errors import HookError
 from hook.key import settle
@@ -100,7 +100,7 @@ def change_record(run: RunDir, change: Callable[[ReconcileRecord], dict[str, Any
     descriptor = system.open_lock(_LOCK, run.descriptor)
     try:
         # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
-        system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
+        system.try_flock(descriptor) or rare.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
         last = read_record(run)
         run.write(ReconcileRecord, "reconcile", replace(last, **change(last)))
     finally:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import starmap
 
-from hook import __version__, counters, system
+from hook import __version__, counters, rare, system
 from hook.errors import Reason, as_hook_error
 from hook.labels import read_labels
 from hook.node import files
@@ -167,7 +167,7 @@ def keep_former(families: Iterable[Family], age: float) -> Former:
 
 def read_former(path: str) -> Former:
     """Read the samples in the file that will be replaced; none if it is missing or has another format."""
-    text, age = system.try_call(files.read_text, path, _LIMIT), system.try_call(system.age, path)
+    text, age = system.try_call(files.read_text, path, _LIMIT), system.try_call(rare.age, path)
     former = Former(age or 0.0)
     for line in (text or "").splitlines():
         sample = _SAMPLE.fullmatch(line)

@@ -21,7 +21,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from hook import counters, resctrl, system
+from hook import counters, rare, resctrl, system
 from hook.errors import HookError
 from hook.labels import name_key
 from hook.life_end import list_owed
@@ -577,7 +577,7 @@ def tracks_few(root: str) -> bool:
 
     AMD's CPUs do where the kernel does not assign counters. The source is in counters.is_untracked.
     """
-    head = system.try_call(system.read_start, "/proc/cpuinfo", _LIMIT) or ""
+    head = system.try_call(rare.read_start, "/proc/cpuinfo", _LIMIT) or ""
     mode = _read(f"{root}/info/L3_MON/mbm_assign_mode")
     return any(f": {vendor}\n" in head for vendor in _AMD) and (not mode or "[default]" in mode)
 

@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 # A module that only failures need is imported at once, too: an upgrade replaces the file that later imports would read.
-from hook import damage, report, system
+from hook import damage, rare, report, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import KeyState, MonGroup, Options
 from hook.node import records
@@ -126,9 +126,9 @@ class View:
     def _make_parts(self) -> None:
         """Make the directories and the link that all views share."""
         with suppress(FileExistsError):
-            system.symlink(f"{self._resctrl_root}/mon_data", "mon_data", self._dir)
-        system.ensure_directory(_PLACE, 0o755, self._dir)
-        system.ensure_directory(_BUILDING, 0o700, self._dir)
+            rare.symlink(f"{self._resctrl_root}/mon_data", "mon_data", self._dir)
+        rare.ensure_directory(_PLACE, 0o755, self._dir)
+        rare.ensure_directory(_BUILDING, 0o700, self._dir)
 
     def _show(self, key: str, version: records.Version | None, *, is_there: bool) -> None:
         """Replace a key's view by one of its record, or remove it if there is nothing to show. Raises OSError.
@@ -165,8 +165,8 @@ class View:
             system.rename(_NEW, place, self._dir)
 
     def _clear(self) -> None:
-        system.remove_tree(_NEW, self._dir)
-        system.remove_tree(_OLD, self._dir)
+        rare.remove_tree(_NEW, self._dir)
+        rare.remove_tree(_OLD, self._dir)
 
     def _build(self, content: Content) -> None:
         if records.find_free_share(self._run) < _ROOM:
@@ -177,7 +177,7 @@ class View:
         for name, text in files.items():
             system.write_new(f"{_NEW}/{name}", text + "\n" if text else "", self._dir, mode=0o644)
         for name, target in links.items():
-            system.symlink(target, f"{_NEW}/{name}", self._dir)
+            rare.symlink(target, f"{_NEW}/{name}", self._dir)
 
 
 def make_once(options: Options) -> list[HookError]:

@@ -30,7 +30,7 @@ def _skip_second_look(what: str, verb: str, scenario: str) -> BrokenRule:
     return BrokenRule(f"reconcile does not look again whether {what}", scenario, {_LOOKS_AGAIN: blind})
 
 
-_TAKES_LOCK = "system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)"
+_TAKES_LOCK = "system.try_flock(descriptor) or _wait_for(descriptor, deadline)"
 _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)\n"
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
 _MAKES_GROUP = "    is_made = context.resctrl.make(path)\n"

@@ -17,7 +17,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_filesystem_unittest import Pause
 
-from hook import show, system
+from hook import rare, show, system
 from hook.cli import command_line as cli
 from hook.show import Screen
 from tests.unit.documents import page, record, screen
@@ -138,7 +138,7 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
 
     count(1000.0, 66_000_000_000)
     monkeypatch.setattr(system, "monotonic", lambda: 50.0 + sum(waits))
-    monkeypatch.setattr(system, "now_utc", lambda: system.format_utc(BEGUN + 1000.0))
+    monkeypatch.setattr(rare, "now_utc", lambda: system.format_utc(BEGUN + 1000.0))
     monkeypatch.setattr(system, "sleep", sleep)
 
 

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 import pyz
-from hook import ending, jobs, retry, system
+from hook import ending, jobs, rare, retry, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
 from hook.life_end import MOST_LEFT, count_owed, list_owed
@@ -418,7 +418,7 @@ def owed(node: Node) -> dict[str, int]:
 def broken(node: Node, number: int = errno.EPERM) -> Iterator[None]:
     """The file cannot be written."""
     with node.patch.context() as patch:
-        patch.setattr(system, "append_lines", fails(number))
+        patch.setattr(rare, "append_lines", fails(number))
         yield
 
 

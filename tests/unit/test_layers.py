@@ -25,6 +25,7 @@ CORE = TREES.keys() - TOOLS - {"__init__", "__main__"}
 BUILTIN = {"_json", "_signal", "_socket", "errno", "fcntl", "marshal", "posix", "select", "sys", "time"}
 """All that the core imports beside itself: modules of CPython that are built into the static one."""
 LAZY = {
+    "rare": "only to wait, to write a line of history, or after a failure",
     "report": "only after a failure",
     "words": "only in the report of a failure",
     "odd_state": "only if the state is too large or invalid",

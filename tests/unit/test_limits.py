@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import hook.doctor.checks
-from hook import system
+from hook import rare, system
 from hook.cli import command_line as cli
 from hook.cli import verbs
 from hook.cli.verbs import VERBS, Ended, Limit, Request, Verb
@@ -116,7 +116,7 @@ def run_after_a_lock(path: Path, block: Callable[[], int]) -> int:
     """Run a command that waits in vain for a lock, and then blocks."""
 
     def command() -> int:
-        assert not system.wait_for_flock(other.fileno(), system.monotonic() + SOON)
+        assert not rare.wait_for_flock(other.fileno(), system.monotonic() + SOON)
         return block()
 
     with path.open("w") as holder, path.open("w") as other:

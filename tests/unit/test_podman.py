@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import system
+from hook import rare, system
 from hook.conmon import find_pod, leaves_out, name_container
 from hook.identity import Pod
 from hook.models import KeyState, Options
@@ -44,7 +44,7 @@ class Conmon:
         monkeypatch.setattr(system, "parent_id", lambda: 1000)
         monkeypatch.setattr(system, "stat_fields", self._stat_fields)
         monkeypatch.setattr(system, "link_target", self._link_target)
-        monkeypatch.setattr(system, "read_start", self._read_start)
+        monkeypatch.setattr(rare, "read_start", self._read_start)
 
     def _stat_fields(self, pid: int) -> list[str] | None:
         parent = (self.parents.pop(0) if len(self.parents) > 1 else self.parents[0]) if pid == 1000 else None

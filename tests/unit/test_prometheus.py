@@ -17,7 +17,7 @@ from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import __version__, labels, system
+from hook import __version__, labels, rare, system
 from hook.cli import command_line as cli
 from hook.counters import MILLION
 from hook.errors import HookError, Reason
@@ -451,7 +451,7 @@ def test_a_counter_in_the_textfile_does_not_dip(
     node.record("c1", groups=[group], created_boottime=900.0)
     assert cli.main(textfile) == 0
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == 90
-    monkeypatch.setattr(system, "age", lambda _path: 10.0)
+    monkeypatch.setattr(rare, "age", lambda _path: 10.0)
     node.count("oci-c1", {ENERGY: now})
     node.record("c1", groups=[{**group, "before": {ENERGY: before}}], created_boottime=1000.0 - age)
     assert cli.main(textfile) == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hook import entry, report, system
+from hook import entry, rare, report, system
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key, Pod
 from hook.models import Failure
@@ -77,7 +77,7 @@ def test_each_trace_is_independent_of_the_others(
     node: Node, log: SpiedSocket, broken: list[str], error: Exception
 ) -> None:
     run, log.broken = RunDir(RUN), dict.fromkeys(broken, error)
-    for name, place, attribute in (("stderr", system, "write_stderr"), ("record", RunDir, "write")):
+    for name, place, attribute in (("stderr", rare, "write_stderr"), ("record", RunDir, "write")):
         if name in broken:
             node.patch.setattr(place, attribute, fails(error))
     report.write_line("first")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import show, system
+from hook import rare, show, system
 from hook.cli import command_line as cli
 from hook.node.records import Records
 from hook.show import Screen, history, lists, snapshot
@@ -504,7 +504,7 @@ def pace(monkeypatch: pytest.MonkeyPatch, node: NodeFiles) -> list[float]:
     """Time goes on only where top waits; meanwhile `oci-busy` uses 5 joules. The waits."""
     waits: list[float] = []
     monkeypatch.setattr(system, "monotonic", lambda: 50.0 + sum(waits))
-    monkeypatch.setattr(system, "now_utc", lambda: "2026-01-02T03:04:05Z")
+    monkeypatch.setattr(rare, "now_utc", lambda: "2026-01-02T03:04:05Z")
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)

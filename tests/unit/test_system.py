@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fetch.interpreters import find, start_command
-from hook import system
+from hook import rare, system
 from hook.models import Index
 from tests.unit.simulated import fails
 from tests.unit.stops import RealCalls
@@ -68,12 +68,12 @@ def test_an_append_returns_the_end_of_its_text_behind_that_of_another(
 def test_lines_are_appended_to_a_regular_file_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="Not a regular file"):
-        system.append_lines(str(tmp_path / "fifo"), ["line"])
+        rare.append_lines(str(tmp_path / "fifo"), ["line"])
 
 
 def test_the_age_of_a_link_is_its_own(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
-    assert system.age(str(tmp_path / "link")) < 3600
+    assert rare.age(str(tmp_path / "link")) < 3600
 
 
 @pytest.mark.parametrize("held", ["held", "free", "free in the instant in which the wait is over"])
@@ -97,7 +97,7 @@ def test_a_wait_for_a_lock_puts_the_handler_of_the_alarm_and_the_mask_back(
             if held == "held":
                 fcntl.flock(holder, fcntl.LOCK_EX)
             patience = 0.02 if held == "held" else 1e9
-            assert system.wait_for_flock(other.fileno(), system.monotonic() + patience) is (held != "held")
+            assert rare.wait_for_flock(other.fileno(), system.monotonic() + patience) is (held != "held")
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
         assert signal.getsignal(signal.SIGALRM) is handler
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == {*mask, signal.SIGALRM}
@@ -240,7 +240,7 @@ def test_json_is_cut_where_it_is_too_deep_and_what_is_in_texts_does_not_count(te
 
 def test_syslog_has_the_local_time_of_the_machine_whatever_tz_says() -> None:
     """The process is another one, since TZ is the whole process's."""
-    code = "from hook import system; system.syslog_time(); print(system.time.tzname)"
+    code = "from hook import rare, system; rare.syslog_time(); print(system.time.tzname)"
     there, none = (
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
         for env in ({"TZ": "XXX-14"}, {})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hook import system
+from hook import rare, system
 from hook.node.models import WatchRecord
 from hook.store import RunDir
 from hook.watch import Watch
@@ -90,7 +90,7 @@ def look_at_all(watch: Watch) -> None:
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged."""
     lines: list[str] = []
-    monkeypatch.setattr(system, "write_stderr", lambda line: lines.append(line.decode()))
+    monkeypatch.setattr(rare, "write_stderr", lambda line: lines.append(line.decode()))
     return lines
 
 

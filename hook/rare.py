@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System calls that no usual start or end of a container makes: those of waits, failures, bills and tools.
+
+They are beside `system` since each function that is loaded takes its part of each start (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+from hook import system
+
+_PRIME = 2**64 - 59
+_PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
+_SOON = 0.01
+_CGROUPS = "/sys/fs/cgroup"
+
+
+def hash_of(data: bytes) -> str:
+    """16 hex digits that name this data: what it leaves as one number when divided by a prime.
+
+    To import a hash function takes longer, and the largest, OpenSSL's, is ten times as large as Python.
+    """
+    return f"{int.from_bytes(data, 'big') % _PRIME:016x}"
+
+
+def now_utc() -> str:
+    """The time of day for people, RFC 3339 in UTC."""
+    return system.format_utc(system.unix_time())
+
+
+def ignore_zone() -> None:
+    """Let times be in the machine's zone: TZ may name another, or a file that never ends.
+
+    TZ is set, and not removed: so the entry has its place when the command of `run` gets it back.
+    """
+    if b"TZ" in system.posix.environ:
+        system.posix.putenv(b"TZ", b":/etc/localtime")  # as without TZ: tzset(3)
+    system.time.tzset()
+
+
+def syslog_time() -> str:
+    """The machine's local time, whatever TZ says, in the format of syslog's datagrams (RFC 3164)."""
+    ignore_zone()
+    return system.time.strftime("%b %e %H:%M:%S", system.time.localtime())
+
+
+def write_stderr(line: bytes) -> None:
+    """Write one line to stderr; drop it if that would block, for the reader may have stopped reading."""
+    import select
+
+    poll = select.poll()
+    poll.register(2, select.POLLOUT)
+    if any(event & select.POLLOUT for _, event in poll.poll(0)):
+        system.posix.write(2, line[: _PIPE_BUF - 1] + b"\n")
+
+
+def read_start(path: str, size: int) -> str:
+    """The first bytes of a file of the kernel's, at most `size`, by one read. What is not UTF-8 is replaced."""
+    data = system.use(path, system.posix.O_RDONLY, lambda descriptor: system.posix.read(descriptor, size))
+    return data.decode("utf-8", "replace")
+
+
+def append_lines(path: str, lines: list[str]) -> None:
+    """Append lines to a regular file, made if missing, in one write(2), so that those of two writers never mix.
+
+    If the file ends within a line, as after a write that found the disk full, it gets a newline first. Raises OSError
+    also if only a part of the lines was written.
+    """
+
+    def write(descriptor: int) -> None:
+        status = system.posix.fstat(descriptor)
+        if status.st_mode & system.FILE_TYPE != system.REGULAR:
+            raise OSError(system.EINVAL, "Not a regular file", path)
+        is_torn = status.st_size > 0 and system.posix.pread(descriptor, 1, status.st_size - 1) != b"\n"
+        data = b"\n" * is_torn + "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+        if system.posix.write(descriptor, data) < len(data):
+            raise OSError(system.ENOSPC, "No space left on device", path)
+
+    posix = system.posix
+    system.use(path, posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY, write)
+
+
+def remove_and_measure(path: str, dir_fd: int) -> int:
+    """Remove a file; returns its size. Of two processes that do it at once, one gets 0."""
+
+    def remove(descriptor: int) -> int:
+        system.posix.unlink(system.encoded(path), dir_fd=dir_fd)
+        return system.posix.fstat(descriptor).st_size  # last: an append after this finds that the file has no name
+
+    try:
+        return system.use(path, system.posix.O_RDONLY | system.posix.O_NONBLOCK, remove, dir_fd)
+    except FileNotFoundError:
+        return 0
+
+
+def wait_for_flock(descriptor: int, deadline: float) -> bool:
+    """Take the exclusive flock, waiting until `deadline` (monotonic) at the most. Returns False after it.
+
+    flock(2) serves waiters nearly in turn; of many processes that poll instead, some would never get the lock. SIGALRM,
+    which the runtime may have left blocked, ends the wait. It repeats, since an alarm just before flock begins to wait
+    is lost.
+    """
+    import _signal  # type: ignore[import-not-found]
+
+    if system.monotonic() >= deadline:
+        return False
+    waiting = ["for the lock"]
+
+    def give_up(_number: int, _frame: object) -> None:
+        if waiting:
+            waiting.clear()
+            raise TimeoutError  # else flock(2) would be repeated (PEP 475)
+
+    left, interval = _signal.getitimer(_signal.ITIMER_REAL)  # of a command that has a limit
+    former_handler = _signal.signal(_signal.SIGALRM, give_up)
+    former_mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
+    try:
+        _signal.setitimer(_signal.ITIMER_REAL, max(deadline - system.monotonic(), _SOON), _SOON)
+        system.fcntl.flock(descriptor, system.fcntl.LOCK_EX)
+        waiting.clear()
+    except TimeoutError:
+        return False
+    finally:
+        waiting.clear()  # of an exception of another signal: the next alarm must not stop this
+        # If it was just going off, nothing of it is left: 0 would stop it for good.
+        _signal.setitimer(_signal.ITIMER_REAL, left or min(interval, _SOON), interval)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, former_mask)
+        _signal.signal(_signal.SIGALRM, _signal.SIG_DFL if former_handler is None else former_handler)  # None: not ours
+    return True
+
+
+def size(path: str, dir_fd: int | None = None) -> int:
+    """The size of a file in bytes."""
+    return system.posix.stat(system.encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_size
+
+
+def count_links(descriptor: int) -> int:
+    """The number of links of an open file. A directory of cgroups has two, and one more for each directory in it."""
+    return system.posix.fstat(descriptor).st_nlink
+
+
+def age(path: str, dir_fd: int | None = None) -> float:
+    """Seconds since a file was written or renamed; its distance in time, too, if the clock was set back since.
+
+    Files have the time of day. If that jumps, a file that is kept for some time goes early, but never stays for ever.
+    """
+    changed = system.posix.stat(system.encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ctime
+    return abs(system.time.time() - changed)
+
+
+def ensure_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
+    """Make a directory, or nothing if there is one."""
+    try:
+        system.mkdir(path, mode, dir_fd)
+    except FileExistsError:
+        pass
+
+
+def remove_tree(path: str, dir_fd: int) -> None:
+    """Remove one of our directories with all its content, or a file, or nothing if the path does not exist."""
+    try:
+        names = system.list_directory(path, dir_fd)
+    except FileNotFoundError:
+        return
+    except OSError:
+        system.posix.unlink(system.encoded(path), dir_fd=dir_fd)
+        return
+    for name in names:
+        below = f"{path}/{name}"
+        try:
+            system.posix.unlink(system.encoded(below), dir_fd=dir_fd)
+        except (IsADirectoryError, PermissionError):
+            remove_tree(below, dir_fd)
+    system.posix.rmdir(system.encoded(path), dir_fd=dir_fd)
+
+
+def symlink(target: str, path: str, dir_fd: int) -> None:
+    """Make a symbolic link. FileExistsError: the name is taken."""
+    system.posix.symlink(system.encoded(target), system.encoded(path), dir_fd=dir_fd)
+
+
+def link(path: str, further: str, dir_fd: int) -> None:
+    """Give a file, or a symbolic link itself, a second name; both paths are below `dir_fd`.
+
+    PermissionError: it is a directory.
+    """
+    names = system.encoded(path), system.encoded(further)
+    system.posix.link(*names, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
+
+
+def cgroup_directory(cgroup: str) -> str | None:
+    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere.
+
+    Raises OSError if that cannot be found out.
+    """
+    controllers, _, path = cgroup.partition(":")
+    if not path.startswith("/") or ".." in path.split("/"):
+        return None
+    name = controllers.partition("name=")[2] or controllers
+    places = (name, name.partition(",")[0]) if name else ("", "unified")
+    directories = (f"{_CGROUPS}/{place}{path}".replace("//", "/") for place in places)
+    return next((path for path in directories if system.find_directory(path)), None)
