@@ -193,6 +193,15 @@ struct tm *__wrap_localtime_r(const time_t *when, struct tm *result)
     return result;
 }
 
+/* In place of glibc's, which reads the zone's file first: UTC needs none. */
+int __offtime(time_t when, long offset, struct tm *result);
+struct tm *__wrap_gmtime_r(const time_t *when, struct tm *result);
+struct tm *__wrap_gmtime_r(const time_t *when, struct tm *result)
+{
+    *result = (struct tm){.tm_zone = "GMT"};
+    return __offtime(*when, 0, result) ? result : NULL;
+}
+
 static void require(PyStatus status)
 {
     if (PyStatus_Exception(status))

@@ -20,7 +20,7 @@ OUTPUT = Path("dist") / f"resctrl-mon-hook-{platform.machine()}"
 MAIN = "import sys\n\nfrom hook.__main__ import start\n\nsys.argv[:0] = ['-c']\nstart()\n"
 
 # Functions of glibc that launcher.c has a __wrap_ for
-WRAPPED = ("-Wl,--wrap=__tunables_init", "-Wl,--wrap=localtime_r")
+WRAPPED = ("-Wl,--wrap=__tunables_init", "-Wl,--wrap=localtime_r", "-Wl,--wrap=gmtime_r")
 
 
 def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False, start: str = "") -> Path:
