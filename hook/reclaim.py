@@ -11,7 +11,7 @@ Imported only in this case, if a group was left or has lingered long enough, and
 
 from __future__ import annotations
 
-from hook import key, life_end, names, resctrl, system
+from hook import inventory, key, life_end, names, system
 from hook.errors import HookError, Reason
 from hook.models import KeyState
 
@@ -45,7 +45,7 @@ def reclaim(context: Context, skipped: str) -> bool:
 
     try:
         waiting = _end_dead(context, skipped, has_enough)
-        groups = [] if has_enough() else system.try_call(resctrl.list_mon_groups, context.resctrl.root) or []
+        groups = [] if has_enough() else system.try_call(inventory.list_mon_groups, context.resctrl.root) or []
         for path in find_orphans(context, groups):
             if has_enough():
                 break

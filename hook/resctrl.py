@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes, fills, reads and removes groups of the resctrl file system. `words` says what its errnos mean.
+"""Makes, fills, reads and removes groups of the resctrl file system. `inventory` says what its errnos mean.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
 """
@@ -7,23 +7,13 @@ Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgr
 from __future__ import annotations
 
 from hook import system
-from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
+from hook.errors import HookError, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.models import MonGroup
 
     Directory = tuple[int | None, int | None]
-
-_REFUSALS = {
-    ("mkdir", system.ENOSPC): (Reason.NO_RMIDS, "no RMIDs"),
-    ("mkdir", system.EBUSY): (Reason.RMIDS_IN_LIMBO, "limbo"),  # none is free yet; some were given back a moment ago
-    ("write", system.ESRCH): (Reason.TASK_GONE, "no process"),
-    ("write", system.EINVAL): (Reason.NO_CTRL_GROUP, WRONG_CTRL_GROUP),
-}
-"""By operation and errno: the reason and the kind."""
-_DENIED = (system.EACCES, system.EPERM, system.EROFS)
-_NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 
 
 class Resctrl:
@@ -113,8 +103,8 @@ class Resctrl:
         top = path + "/mon_data"
         texts: dict[str, str] = {}
         try:
-            for domain in system.list_directory(top):
-                for event in system.list_directory(f"{top}/{domain}"):
+            for domain in system.list_kernel_directory(top):
+                for event in system.list_kernel_directory(f"{top}/{domain}"):
                     if event != "mbm_L3_assignments":
                         try:
                             texts[f"{domain}/{event}"] = system.read_counter(f"{top}/{domain}/{event}")
@@ -143,22 +133,9 @@ class Resctrl:
         return True
 
     def _refusal(self, operation: str, path: str, error: OSError, pid: int | None = None) -> HookError:
-        """Make the error of an operation on a group that the kernel refused, with the facts of this moment.
+        from hook import inventory
 
-        `info/last_cmd_status` is about the last command of any process on the machine, so nothing is decided by it.
-        """
-        status = (system.try_call(system.read_file, self.root + "/info/last_cmd_status") or "").strip()
-        facts = {"operation": operation, "path": path, "error": error, "kernel": "" if status == "ok" else status}
-        number = error.errno or 0
-        other = (Reason.DENIED if number in _DENIED else Reason.IO, "refused")
-        reason, kind = _REFUSALS.get((operation, number), other)
-        if system.is_gone(error):
-            reason, kind = Reason.IO, "group gone"
-            if not self.is_mounted():
-                reason, kind = Reason.NOT_MOUNTED, "unmounted"
-            elif not system.is_directory(path.rpartition("/")[0]):
-                reason, kind = Reason.NO_CTRL_GROUP, "no ctrl_group"
-        return HookError(reason, kind, pid=pid, **facts)
+        return inventory.explain_refusal(self, operation, path, error, pid)
 
     def tasks(self, path: str) -> set[int] | None:
         """Return the threads in a mon_group, or None if it does not exist. Raises OSError if they cannot be read."""
@@ -198,33 +175,3 @@ def is_about(group: MonGroup, directory: Directory) -> bool:
 def _is_other(pid: int, born: int | None) -> bool:
     """Whether a process with this number is known to have started at another time."""
     return born is not None and (fields := system.stat_fields(pid)) is not None and int(fields[19]) != born
-
-
-# --- All groups. The cost grows with the node, so a createRuntime that succeeds at once never gets here.
-
-
-def list_ctrl_groups(root: str) -> dict[str, list[str]]:
-    """The paths of all ctrl_groups, each with the paths of its mon_groups; empty if resctrl is not mounted.
-
-    Raises OSError if one cannot be read: a key whose record is rebuilt would lose the groups in it.
-    """
-    paths = [root, *(f"{root}/{name}" for name in _list(root) or () if name not in _NO_CTRL_GROUPS)]
-    listed = ((path, _list(path + "/mon_groups")) for path in paths)
-    return {path: [f"{path}/mon_groups/{name}" for name in names] for path, names in listed if names is not None}
-
-
-def list_mon_groups(root: str) -> list[str]:
-    """The paths of the mon_groups of all ctrl_groups. Raises OSError."""
-    return [path for paths in list_ctrl_groups(root).values() for path in paths]
-
-
-def _list(directory: str) -> list[str] | None:
-    """The names in a directory; None if it is none, or is gone."""
-    try:
-        return system.list_directory(directory)
-    except NotADirectoryError:
-        return None
-    except OSError as error:
-        if not system.is_gone(error):
-            raise
-        return None

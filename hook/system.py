@@ -182,6 +182,11 @@ def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
     return sorted(use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd))
 
 
+def list_kernel_directory(path: str) -> list[str]:
+    """The names in a directory of the kernel's, where there are no links: half as many system calls."""
+    return sorted(map(bytes.decode, posix.listdir(encoded(path))))
+
+
 def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
     """Append to a file, made if missing, in one write(2), so that the appends of two processes never mix.
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from hook import entry, reclaim, report, resctrl, system
+from hook import entry, inventory, reclaim, report, resctrl, system
 from hook.doctor import FAILURE, OK, WARNING, Finding
 from hook.errors import HookError, as_hook_error
 from hook.install.install import Program, Refused, try_program
@@ -201,7 +201,7 @@ def _check_rmids(site: Site) -> Found:
     else:
         yield OK, str(rmids), ""
     recorded = {group.record.path for key in site.snapshot.keys for group in key.groups}
-    unrecorded = [path for path in resctrl.list_mon_groups(site.options.resctrl_root) if path not in recorded]
+    unrecorded = [path for path in inventory.list_mon_groups(site.options.resctrl_root) if path not in recorded]
     others = [path for path in unrecorded if not os.path.basename(path).startswith(site.options.group_prefix)]
     if others:
         tools = Counter(name_tool(os.path.basename(path)) for path in others)

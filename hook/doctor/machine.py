@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from hook import __version__, resctrl, system
+from hook import __version__, inventory, resctrl, system
 from hook.doctor.checks import name_tool
 from hook.errors import HookError
 from hook.models import Options
@@ -51,7 +51,7 @@ def _walk(top: str) -> Iterator[str]:
 def _count_groups(kernel: resctrl.Resctrl, prefix: str) -> dict[str, Counter[str]]:
     """Count the mon_groups by owner, and for each of their counters how often it is a number, and each other text."""
     groups, counters = Counter[str](), Counter[str]()
-    for path in system.try_call(resctrl.list_mon_groups, kernel.root) or []:
+    for path in system.try_call(inventory.list_mon_groups, kernel.root) or []:
         name = os.path.basename(path)
         groups["ours" if name.startswith(prefix) else name_tool(name)] += 1
         with suppress(HookError):  # it is gone

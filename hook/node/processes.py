@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from hook import identity, rare, resctrl, system
+from hook import identity, inventory, rare, resctrl, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Config, Member
 from hook.names import ID_LENGTH, is_engine_id
@@ -471,7 +471,7 @@ class Groups:
 
     def read_others(self) -> dict[int, str]:
         """Return the tasks that are in mon_groups of other tools now, each with the path of its group."""
-        others = filter(self.is_others, resctrl.list_mon_groups(self._kernel.root))
+        others = filter(self.is_others, inventory.list_mon_groups(self._kernel.root))
         return {tid: path for path in others for tid in self._read(path)}
 
     @cached_property
@@ -481,7 +481,7 @@ class Groups:
     @cached_property
     def _places(self) -> dict[int, str]:
         """The group of each task. A ctrl_group lists the tasks of its mon_groups, too, so these come last."""
-        listed = resctrl.list_ctrl_groups(self._kernel.root)
+        listed = inventory.list_ctrl_groups(self._kernel.root)
         paths = [*listed, *(path for below in listed.values() for path in below)]
         return {tid: path for path in paths for tid in self._read(path)}
 

@@ -19,6 +19,7 @@ from hook import (
     damage,
     ending,
     identity,
+    inventory,
     labels,
     life_end,
     life_turns,
@@ -26,7 +27,6 @@ from hook import (
     rare,
     reclaim,
     report,
-    resctrl,
     system,
     validation,
 )
@@ -156,7 +156,7 @@ def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: b
         return False
     of_name = []
     if by_order and state.recovering:  # its record may lack groups, which have its name
-        for above in resctrl.list_ctrl_groups(context.resctrl.root):
+        for above in inventory.list_ctrl_groups(context.resctrl.root):
             of_name.append(f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
     end(context, locked, by_order=by_order, removes=of_name)
     return True

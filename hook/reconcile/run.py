@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from hook import damage, labels, life_end, reclaim, report, resctrl, system, validation
+from hook import damage, inventory, labels, life_end, reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.key import settle
@@ -378,7 +378,7 @@ def has_keys(options: Options) -> bool:
     """Whether there is a run directory, or a group with our prefix."""
     start = f"/mon_groups/{options.group_prefix}"
     has_records = system.is_directory(options.run_dir)
-    return has_records or any(start in path for path in resctrl.list_mon_groups(options.resctrl_root))
+    return has_records or any(start in path for path in inventory.list_mon_groups(options.resctrl_root))
 
 
 def end_all_keys(options: Options) -> Remains:
@@ -399,7 +399,7 @@ def end_all_keys(options: Options) -> Remains:
         asides = [name for name in run.list_part("groups") if damage.ASIDE in name]
         left = [f"{run.path}/groups/{name}: it cannot be read" for name in asides]
         has_records = bool(problems or left)
-        lone = reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root))
+        lone = reclaim.find_orphans(context, inventory.list_mon_groups(options.resctrl_root))
         left += [problem for path in lone if (problem := _remove_lone(context, path))]
         try:
             if not has_records:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from hook import counters, identity, reclaim, resctrl, system
+from hook import counters, identity, inventory, reclaim, resctrl, system
 from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, KeyState, Member, MonGroup, State
@@ -87,7 +87,7 @@ class Survey:
         self.processes = processes.look(own_cgroups, pids, self.groups.name_ours)
         for state in self.states.values():
             self.processes.add(self.find_live(state).items())
-        self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
+        self.ctrl_groups = inventory.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
         self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
         self.looks: dict[tuple[str, str], Look] = {}  # at containers, by key and container

@@ -21,7 +21,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from hook import counters, rare, resctrl, system
+from hook import counters, inventory, rare, resctrl, system
 from hook.errors import HookError
 from hook.labels import name_key
 from hook.life_end import list_owed
@@ -245,7 +245,7 @@ class Inventory:
         self.host_pids = system.in_host_namespaces()
         """Whether these are the host's namespaces; in others dead members cannot be recognized."""
         # The groups first: createRuntime records a member before it makes the group.
-        ctrl_groups = (system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None) or {}
+        ctrl_groups = (system.try_call(inventory.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None) or {}
         self._read_keys(kernel, records, [*ctrl_groups] if has_uncharged else [])
         self._sort_groups(kernel, ctrl_groups, options.group_prefix)
         events = records.count_events()
@@ -558,7 +558,7 @@ def list_events(root: str) -> set[str]:
 
 
 def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmids:
-    """Count the RMIDs. `ctrl_groups` is as from resctrl.list_ctrl_groups, and `ours` counts those mon_groups in it.
+    """Count the RMIDs. `ctrl_groups` is as from inventory.list_ctrl_groups, and `ours` counts those mon_groups in it.
 
     On arm64 an RMID is a pair of PARTID (CLOSID) and PMG, and num_rmids is the number of all pairs. Each ctrl_group,
     which has one PARTID, has as many RMIDs as there are PMGs, for itself and its mon_groups.

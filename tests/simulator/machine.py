@@ -360,8 +360,14 @@ class SimulatedMachine:
     def symlink(self, target: bytes, path: bytes, *, dir_fd: int | None = None) -> None:
         self._make(self._enter("symlink", path, dir_fd), "symlink", stat.S_IFLNK | 0o777, target)
 
-    def listdir(self, descriptor: int) -> list[str]:
-        file = self._use("listdir", descriptor)
+    def listdir(self, directory: int | bytes) -> list[Any]:
+        """The names, which are bytes if the directory is given by its path."""
+        if isinstance(directory, bytes):
+            opened = self.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            names = self.listdir(opened)
+            self.close(opened)
+            return [name.encode() for name in names]
+        file = self._use("listdir", directory)
         node = self.kernel.look(file.path) if isinstance(file.node, KernelNode) else file.node
         return list(node.entries) if node is not None else []
 

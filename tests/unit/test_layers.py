@@ -26,6 +26,7 @@ BUILTIN = {"_json", "_signal", "_socket", "errno", "fcntl", "marshal", "posix", 
 """All that the core imports beside itself: modules of CPython that are built into the static one."""
 LAZY = {
     "rare": "only to wait, to write a line of history, or after a failure",
+    "inventory": "only if the kernel refuses a group, or to look for groups",
     "report": "only after a failure",
     "words": "only in the report of a failure",
     "odd_state": "only if the state is too large or invalid",

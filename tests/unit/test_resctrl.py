@@ -222,10 +222,10 @@ def test_counters_are_what_the_kernel_gives_and_nothing_beside_them(node: Node) 
     [
         *(
             (call, number, "group gone", Reason.IO)
-            for call in ("list_directory", "read_counter")
+            for call in ("list_kernel_directory", "read_counter")
             for number in (2, errno.ENODEV)
         ),
-        ("list_directory", errno.EACCES, "refused", Reason.DENIED),
+        ("list_kernel_directory", errno.EACCES, "refused", Reason.DENIED),
     ],
 )
 def test_a_group_whose_counters_cannot_be_looked_for_is_gone_or_refused(
