@@ -36,6 +36,10 @@ class FakePosix(FakeOsModule):
     def readlink(self, path: Any, dir_fd: int | None = None) -> Any:  # noqa: ANN401
         return os.fsencode(super().readlink(path, dir_fd))
 
+    def listdir(self, path: Any = ".") -> list[Any]:  # noqa: ANN401
+        names = super().listdir(path)
+        return [*map(os.fsencode, names)] if isinstance(path, bytes) else names
+
     def lseek(self, fd: int, pos: int, whence: int) -> int:
         """The position, which pyfakefs does not return."""
         super().lseek(fd, pos, whence)

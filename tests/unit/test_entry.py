@@ -99,8 +99,9 @@ def test_the_longest_start_takes_as_long_as_doctor_wants_a_timeout_to_be(node: N
         context.run.note_freed()
         return True
 
-    for name, replacement in (("read_stdin", read_late), ("try_flock", lambda _: False), ("wait_for_flock", get_late)):
-        node.patch.setattr(system, name, replacement)
+    node.patch.setattr(system, "read_stdin", read_late)
+    node.patch.setattr(system, "try_flock", lambda _: False)
+    node.patch.setattr(rare, "wait_for_flock", get_late)
     node.patch.setattr(reclaim, "reclaim", search)
     began = node.kernel.now
     assert "rmids_in_limbo" in called(node)
