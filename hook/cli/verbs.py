@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +28,7 @@ from hook.words import explain, format_count, who
 if TYPE_CHECKING:
     from hook.install.install import Program, Taken
     from hook.reconcile.run import Outcome, Repairs
+    from hook.show.history import Jobs
     from hook.show.prometheus import Family, Former
     from hook.show.snapshot import Inventory, SeenKey
 
@@ -261,15 +262,25 @@ def show_history(given: options.History, request: Request) -> int:
         until = history.parse_time("--until", given.until, now)
         if until and since >= until:
             raise ValueError(f"--since, {history.to_local(since)}, is not before --until, {history.to_local(until)}")
-        jobs = history.Jobs(given.history, given.name, since, until, given.label.items())
-        rows = history.make_rows(jobs, given.by, given.sort, given.limit)
     except ValueError as error:
         raise Usage(str(error)) from None
-    except files.Unreadable as error:
-        why = "a hook with --history=FILE writes it when a container ends; `install --history=FILE` sets that option"
-        if Places(_find_own_prefix()).is_for_jobs():
-            why = "the first job that ends makes it: see list, and reconcile"
-        raise Usage(f"cannot read {error}; {why}") from None
+    with ExitStack() as opened:
+        try:
+            jobs = opened.enter_context(history.Jobs(given.history, given.name, since, until, given.label.items()))
+        except files.Unreadable as error:
+            why = (
+                "a hook with --history=FILE writes it when a container ends; `install --history=FILE` sets that option"
+            )
+            if Places(_find_own_prefix()).is_for_jobs():
+                why = "the first job that ends makes it: see list, and reconcile"
+            raise Usage(f"cannot read {error}; {why}") from None
+        return _print_history(given, request, jobs)
+
+
+def _print_history(given: options.History, request: Request, jobs: Jobs) -> int:
+    from hook.show import history
+
+    rows = history.make_rows(jobs, given.by, given.sort, given.limit)
     absent = jobs.explain_absent(given.by)
     if jobs.absent and len(jobs.absent) == len(given.name):
         raise Usage("; ".join(filter(None, [absent, jobs.explain()])))  # the job may be in a file that was not read

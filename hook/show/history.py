@@ -10,36 +10,52 @@ from __future__ import annotations
 import csv
 import errno
 import gzip
-import io
 import json
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from difflib import get_close_matches
-from itertools import chain
+from functools import lru_cache, partial
+from itertools import chain, product
 from operator import add
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from hook import system
 from hook.counters import MILLION
-from hook.node import files
-from hook.node.models import Job
+from hook.names import is_container_id
+from hook.node import files, models
 from hook.show import Column, Screen, list_pod_names, numbers, to_word
 from hook.show.lists import LIST_HEADS, format_command, format_total, lay_out_uses, rank_use
-from hook.show.snapshot import EVENTS, Total, Uses, make_total, to_number
+from hook.show.snapshot import EVENTS, Total, Uses, to_number
 from hook.words import format_count, name_pod, printable, short_id
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""
+_HEAD = b'{"version": 1'
 _BEGIN = re.compile(rb'(\{"version": ?\d)')
 """How a line begins. Nothing in one has these bytes: JSON escapes the quotes of texts, and the value of a label that is
 called `version` is a text."""
+_BUFFER = 256 << 10
+_NAMES = (
+    *("version", "id", "kind", "key", "namespace", "pod", "labels", "containers", "more_containers"),
+    *("begin", "end", "seconds", "runs", "use", "unknown", "late_cpu_seconds", "reason"),
+)
+_OR_NONE = (str, type(None))
+_SHAPES = {
+    *product(
+        *((int,), (str,), (str,), (str,), _OR_NONE, _OR_NONE, (dict,), (list,), (int,)),
+        *(_OR_NONE, (str,), (float, type(None)), (int,), (dict,), (list,), (float,), _OR_NONE),
+    )
+}
+"""The names and the types of the values in a line as hooks write it."""
+_TEXT, _FLOAT = {str}, {float}
+_MANY, _MOST_USE = 1e9, 1e24
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _AGE = re.compile(r"(\d{1,9})([smhdw])")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
@@ -54,12 +70,22 @@ _COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", 
 _FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
 """How a formula begins, and the wide forms of these, which some spreadsheets take for them."""
 _MOST_NAMES = 10_000
-_ALL = ""
-"""In place of an event: the job itself, whose seconds add up like a counter."""
 BY = ("name", "pod", "namespace", "day")
 """What --by adds up by, besides labels: one of such a name is only a filter."""
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 _T = TypeVar("_T")
+
+
+Job = dict[str, Any]
+"""The fields of a line, with all that models.Job has, and nothing else."""
+
+
+class _File(NamedTuple):
+    """A file of the history. It is open for as long as its jobs are read, so what logrotate moves stays the same."""
+
+    name: str
+    descriptor: int | None = None
+    why: str = ""  # it is not open
 
 
 @dataclass
@@ -69,9 +95,11 @@ class Jobs:
     They ended at or after `since`, and before `until`: times in UTC as in lines, and empty ones are no limits. They
     have all of these `labels`.
 
-    Of the lines with one ID the last one counts: a crash came between them. Only at its end a pass over the files has
-    found which lines have a later one, and what logrotate has moved. So there is another pass if it has found any. The
-    memory that this takes is 150 bytes for each selected job.
+    `with` opens the files, each once. A number that a job has is its place in all of them.
+
+    Of the lines with one ID the last one counts: a crash came between them. One pass over the files counts all jobs,
+    and finds which have a later line; only if there is one, another pass leaves out those before it. For each selected
+    job its ID and its number are in memory.
     """
 
     path: str
@@ -84,7 +112,28 @@ class Jobs:
     known: set[str] = field(default_factory=set)  # the names that a job has, also one that ended at another time
     known_labels: set[str] = field(default_factory=set)  # the names of the labels that a job has, as above
     is_empty: bool = True  # no file has a job
-    _replaced: dict[str, int] = field(default_factory=dict)  # by ID: how many selected lines have a later one
+    _files: Sequence[_File] = ()
+    _opened: ExitStack = field(default_factory=ExitStack)
+    _replaced: set[int] = field(default_factory=set)  # the numbers of the jobs that have a later line
+
+    def __enter__(self) -> Jobs:
+        """Open the files; all again if logrotate has moved one before all were open.
+
+        Raises Unreadable if there is no file, or if the directory is unreadable.
+        """
+        while True:
+            listed = self._list_files()
+            with ExitStack() as opened:
+                found = {path: _open(path, is_read=is_read, opened=opened) for path, (_, is_read) in listed.items()}
+                if self._list_files() == listed:
+                    ends = {path: _find_first_end(file) for path, file in found.items()}
+                    order = sorted(found, key=lambda path: (path == self.path, ends[path], path))
+                    self._files = [found[path] for path in order]
+                    self._opened = opened.pop_all()
+                    return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
 
     @property
     def absent(self) -> list[str]:
@@ -93,7 +142,7 @@ class Jobs:
 
     def explain_absent(self, by: str | None) -> str:
         """Return one line on the names, and on the labels of filters and sums, that no job has, and what was meant."""
-        parts = [f"matches {', '.join(map(self._ask, self.absent))[:300]}"] if self.absent else []
+        parts = [f"matches {', '.join(self._ask(self.absent))[:300]}"] if self.absent else []
         wanted = {name: list[str]() for name, _ in self.labels}
         if by is not None and by not in BY:
             wanted[by] = [*BY]
@@ -102,50 +151,40 @@ class Jobs:
                 parts.append(f"has a label {name!r}{_ask(get_close_matches(name, [*others, *self.known_labels], 1))}")
         return f"no job in {self.path} {' or '.join(parts)}" if parts else ""
 
-    def _ask(self, wanted: str) -> str:
-        """Return a name that no job has, and ask whether one was meant that has it as a part, or looks like it."""
-        word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(wanted)}(?![A-Za-z0-9])")
+    def _ask(self, absent: Sequence[str]) -> list[str]:
+        """Return names that no job has, and ask whether one was meant that has it as a part, or looks like it."""
+        words = {name: re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])") for name in absent if name}
+        best = dict.fromkeys(absent, (False, 0.0, ""))
+        others = dict[str, None]()
+        for _, job in self._read_all():
+            texts = [name_job(job), job["pod"], *(container["name"] for container in job["containers"])]
+            for text in filter(None, texts):
+                for name, word in words.items():
+                    if name in text:
+                        best[name] = max(best[name], (bool(word.search(text)), 1 / len(text), text))
+                if len(others) < _MOST_NAMES:
+                    others[text] = None
+        likely = {name: [text] if text else get_close_matches(name, others, 1) for name, (*_, text) in best.items()}
+        return [f"{name!r}{_ask(likely[name])}" for name in absent]
 
-        def choose(jobs: Iterator[Job]) -> list[str]:
-            best, others = (False, 0.0, ""), dict[str, None]()
-            for job in jobs:
-                texts = [name_job(job), job.pod or "", *(container.name or "" for container in job.containers)]
-                for name in filter(None, texts):
-                    if wanted and wanted in name:
-                        best = max(best, (bool(word.search(name)), 1 / len(name), name))
-                    elif len(others) < _MOST_NAMES:
-                        others[name] = None
-            return [best[2]] if best[2] else get_close_matches(wanted, others, 1)
-
-        return f"{wanted!r}{_ask(Jobs(self.path).collect(choose))}"
-
-    def collect(self, make: Callable[[Iterator[Job]], _T]) -> _T:
-        """Return what `make` makes of the jobs, in the order of the files. It is called once for each pass.
-
-        Raises Unreadable if there is no file, or if the directory is unreadable.
-        """
+    def collect(self, make: Callable[[Iterator[tuple[int, Job]]], _T]) -> _T:
+        """Return what `make` makes of the jobs, in the order of the files. It is called once for each pass."""
         while True:
-            before = self._list_files(), self._replaced
+            former = len(self._replaced)
             made = make(self._read())
-            if (self._list_files(), self._replaced) == before:
+            if len(self._replaced) == former:
                 return made
 
-    def stream(self, order: Sequence[str]) -> Iterator[Job]:
-        """Yield the jobs with these IDs in this order, which is almost that of the files: so few of them have to wait.
-
-        If logrotate moves a file before it is read, another pass reads it.
-        """
-        places = {job: place for place, job in enumerate(order)}
+    def look_up(self, order: Sequence[int]) -> Iterator[Job]:
+        """Yield the jobs with these numbers in this order, which is almost that of the files: so few have to wait."""
+        places = {number: place for place, number in enumerate(order)}
         waiting: dict[int, Job] = {}
         following = 0
-        for _ in range(5):
-            for job in self._read():
-                place = places.get(job.id, -1)
-                if place >= following:
-                    waiting[place] = job
-                while following in waiting:
-                    yield waiting.pop(following)
-                    following += 1
+        for number, job in self._find(places):
+            waiting[places[number]] = job
+            while following in waiting:
+                yield waiting.pop(following)
+                following += 1
             if following == len(order):
                 return
         yield from (waiting[place] for place in sorted(waiting))
@@ -171,51 +210,64 @@ class Jobs:
             raise files.Unreadable(self.path, "there is no such file", errno.ENOENT)
         return listed
 
-    def _read(self) -> Iterator[Job]:
-        """Read all files; yield the selected jobs without the lines of which the last pass has found a later one."""
+    def _read(self) -> Iterator[tuple[int, Job]]:
+        """Read all files; yield the selected jobs without those of which a pass has found a later line."""
+        numbers: dict[str, int] = {}
+        for number, job in self._read_all():
+            self.is_empty = False
+            if job["labels"]:
+                self.known_labels.update(job["labels"])
+            is_named = True
+            if self.names:
+                matching = {*_list_names_of(job)}.intersection(self.names)
+                self.known |= matching
+                is_named = bool(matching)
+            if (former := numbers.pop(job["id"], None)) is not None:
+                self._replaced.add(former)
+            end = job["end"]
+            is_in_time = self.since <= end and (not self.until or end < self.until)
+            if is_named and is_in_time and self.labels <= job["labels"].items() and number not in self._replaced:
+                numbers[job["id"]] = number
+                yield number, job
+
+    def _read_all(self) -> Iterator[tuple[int, Job]]:
+        """Read all files, and note what was skipped; yield their jobs. One that is damaged loses its rest."""
         self.skipped.clear()
         self.problems.clear()
-        former, self._replaced = self._replaced, {}
-        lines: dict[str, int] = {}
-        listed = self._list_files()
-        for path in sorted(listed, key=lambda path: (path == self.path, _find_first_end(path), path)):
-            if not listed[path][1]:
-                self.problems.append(f"{os.path.basename(path)}: {_OTHER_NAME}")
-                continue
-            for job in self._read_file(path):
-                matching = {*_list_names_of(job)}.intersection(self.names) if self.names else set()
-                self.known |= matching
-                self.known_labels.update(job.labels)
-                self.is_empty = False
-                count = lines.get(job.id, 0)
-                if count:
-                    self._replaced[job.id] = count
-                is_named = (matching or not self.names) and self.labels <= job.labels.items()
-                if is_named and self.since <= job.end and (not self.until or job.end < self.until):
-                    lines[job.id] = count + 1
-                    if count >= former.get(job.id, 0):
-                        yield job
+        number = 0
+        for file in self._files:
+            why, torn, has_job = file.why, 0, False
+            try:
+                for parts in _read_parts(file):
+                    is_torn = False
+                    for part in parts:
+                        number += 1
+                        if job := parse(part):
+                            has_job = True
+                            yield number, job
+                        else:
+                            is_torn = True
+                    torn += is_torn
+            except files.Unreadable as error:
+                why = error.why
+            except (OSError, EOFError, zlib.error) as error:
+                why = f"not read to its end: {error}"
+            if torn and not has_job:
+                torn, why = 0, why or "none of its lines can be read"
+            if torn:
+                self.skipped[file.name] = torn
+            if why:
+                self.problems.append(f"{file.name}: {why}")
 
-    def _read_file(self, path: str) -> Iterator[Job]:
-        """Yield the jobs of a file. One that is damaged loses what is behind the damage."""
-        name, why, torn, has_job = os.path.basename(path), "", 0, False
-        try:
-            for job in _read_parts(path):
-                if job:
-                    has_job = True
-                    yield job
-                else:
-                    torn += 1
-        except files.Unreadable as error:
-            why = error.why
-        except (OSError, EOFError, zlib.error) as error:
-            why = f"not read to its end: {error}"
-        if torn and not has_job:
-            torn, why = 0, why or "none of its lines can be read"
-        if torn:
-            self.skipped[name] = torn
-        if why:
-            self.problems.append(f"{name}: {why}")
+    def _find(self, wanted: Container[int]) -> Iterator[tuple[int, Job]]:
+        """Yield the jobs with these numbers, in the order of the files."""
+        number = 0
+        for file in self._files:
+            with suppress(OSError, EOFError, zlib.error):
+                for part in chain.from_iterable(_read_parts(file)):
+                    number += 1
+                    if number in wanted and (job := parse(part)):
+                        yield number, job
 
 
 def parse_time(option: str, text: str | None, now: float) -> str:
@@ -270,31 +322,45 @@ def _ask(names: Sequence[str]) -> str:
     return "".join(f" (did you mean {name}?)" for name in names)
 
 
-def _find_first_end(path: str) -> str:
+def _open(path: str, *, is_read: bool, opened: ExitStack) -> _File:
+    """Open a file of the history, until `opened` closes it."""
+    name = os.path.basename(path)
+    if not is_read:
+        return _File(name, why=_OTHER_NAME)
+    try:
+        return _File(name, opened.enter_context(files.opened(path)))
+    except files.Unreadable as error:
+        return _File(name, why=error.why)
+
+
+def _find_first_end(file: _File) -> str:
     """Return when the first job in a file ended; empty if no job in it can be read."""
     with suppress(OSError, EOFError, zlib.error):
-        return next((job.end for job in _read_parts(path) if job), "")
+        return next((job["end"] for job in map(parse, chain.from_iterable(_read_parts(file))) if job), "")
     return ""
 
 
-def _read_parts(path: str) -> Iterator[Job | None]:
-    """Read a file, which may be one of gzip; yield its jobs, and None for each line of which a part is no job.
+def _read_parts(file: _File) -> Iterator[list[bytes]]:
+    """Read a file, which may be one of gzip; yield the parts of each line.
 
     Raises Unreadable if it is no file of the history, and else OSError, EOFError or zlib.error.
     """
-    with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as stream:
+    if file.descriptor is None:
+        return
+    with os.fdopen(file.descriptor, "rb", _BUFFER, closefd=False) as stream:
+        stream.seek(0)
         head = stream.read(6)
         stream.seek(0)
         for magic, program in _COMPRESSED.items():
             if head.startswith(magic):
-                raise files.Unreadable(path, f"compressed by {program}; only gzip can be read")
-        if not head and path.endswith(".gz"):
-            raise files.Unreadable(path, "empty, and no file of gzip")
-        for line in read_lines(gzip.GzipFile(fileobj=stream) if head.startswith(b"\x1f\x8b") else stream):
-            yield from parse_line(line)
+                raise files.Unreadable(file.name, f"compressed by {program}; only gzip can be read")
+        if not head and file.name.endswith(".gz"):
+            raise files.Unreadable(file.name, "empty, and no file of gzip")
+        content: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=stream) if head.startswith(b"\x1f\x8b") else stream
+        yield from map(split_line, read_lines(content))
 
 
-def read_lines(stream: io.BufferedIOBase) -> Iterator[bytes]:
+def read_lines(stream: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
     """Read lines; of one that is much longer than LINE, its end."""
     rest = b""
     while piece := stream.readline(LINE):
@@ -305,19 +371,51 @@ def read_lines(stream: io.BufferedIOBase) -> Iterator[bytes]:
     yield rest
 
 
-def parse_line(line: bytes) -> list[Job | None]:
-    """Parse the jobs in a line; None is for all parts that are no job. A torn line may be glued to a whole one."""
+def split_line(line: bytes) -> list[bytes]:
+    """Split a line into its parts, since a torn line may be glued to a whole one. What is before the first is b""."""
+    if line.startswith(_HEAD) and line.find(_HEAD[:-2], 1) < 0:  # the usual line
+        return [line]
     before, *parts = _BEGIN.split(line)
-    jobs = [_parse((begin + rest).strip(b"\0 \t\r\n")) for begin, rest in zip(parts[::2], parts[1::2])]
-    return [*filter(None, jobs), *([None] if before.strip() or None in jobs else [])]
+    return [*([b""] if before.strip() else []), *map(add, parts[::2], parts[1::2])]
 
 
-def _parse(text: bytes) -> Job | None:
+def parse(part: bytes) -> Job | None:
+    """Parse a job; None is for what is none."""
+    text = part.strip(b"\0 \t\r\n")
     try:
-        job = Job.model_validate(json.loads(text.decode()))
+        fields = json.loads(text.decode())
+        job = fields if is_usual(fields) else models.Job.model_validate(fields).model_dump()
     except (ValueError, RecursionError):
         return None
-    return job if _TIME.fullmatch(job.end) else None
+    return job if _TIME.fullmatch(job["end"]) else None
+
+
+def is_usual(fields: object) -> bool:
+    """Return whether the model accepts these fields, and leaves them as they are: it takes longer to say the same.
+
+    False means only that the model has to say it. All that hooks write is usual.
+    """
+    if type(fields) is not dict or (*fields,) != _NAMES or (*map(type, fields.values()),) not in _SHAPES:
+        return False
+    labels, use, containers, seconds = fields["labels"], fields["use"].values(), fields["containers"], fields["seconds"]
+    return (
+        fields["version"] == 1
+        and is_container_id(fields["key"])
+        and 0 <= fields["more_containers"] < _MANY
+        and 0 <= fields["runs"] < _MANY
+        and (seconds is None or 0 <= seconds < _MANY)
+        and 0 <= fields["late_cpu_seconds"] < _MANY
+        and (not labels or _TEXT.issuperset(map(type, labels.values())))
+        and (not fields["unknown"] or _TEXT.issuperset(map(type, fields["unknown"])))
+        and (not use or (_FLOAT.issuperset(map(type, use)) and min(use) >= 0 and sum(use) <= _MOST_USE))  # and not NaN
+        and all(map(_is_usual_container, containers))
+    )
+
+
+def _is_usual_container(container: object) -> bool:
+    if type(container) is not dict or (*container,) != ("id", "name"):
+        return False
+    return type(container["id"]) is str and (container["name"] is None or type(container["name"]) is str)
 
 
 # --- A job
@@ -325,25 +423,27 @@ def _parse(text: bytes) -> Job | None:
 
 def find_ended(path: str, name: str) -> str:
     """Return when the last job with a name ended, and the command that shows it; empty if there is none."""
-    end = system.try_call(Jobs(path, [name]).collect, lambda jobs: max((job.end for job in jobs), default=""))
+    end = ""
+    with suppress(OSError), Jobs(path, [name]) as jobs:
+        end = jobs.collect(lambda selected: max((job["end"] for _, job in selected), default=""))
     return f"it ended {to_local(end)}: {format_command(path, name)}" if end else ""
 
 
 def _list_names_of(job: Job) -> Iterator[str]:
     """List all names by which a job can be found; an ID also by its first 12 digits, as tables show it."""
     yield name_job(job)
-    yield from list_pod_names(job.namespace, job.pod)
-    yield from filter(None, (container.name for container in job.containers))
-    for name in (job.key, *(container.id for container in job.containers)):
+    yield from list_pod_names(job["namespace"], job["pod"])
+    yield from filter(None, (container["name"] for container in job["containers"]))
+    for name in (job["key"], *(container["id"] for container in job["containers"])):
         yield from (name, short_id(name))
 
 
 def name_job(job: Job) -> str:
     """Name a job: `namespace/pod`, or a container's name, with its pod if it has one; else the beginning of its key."""
-    pod = name_pod(job.namespace, job.pod)
-    names = [container.name for container in job.containers if container.name]
-    is_container = len(names) == 1 and job.kind != "pod" and not (job.kind == "sandbox" and pod)
-    return "/".join(filter(None, (pod, names[0] if is_container else ""))) or ",".join(names) or short_id(job.key)
+    pod, kind = name_pod(job["namespace"], job["pod"]), job["kind"]
+    names = [container["name"] for container in job["containers"] if container["name"]]
+    is_container = len(names) == 1 and kind != "pod" and not (kind == "sandbox" and pod)
+    return "/".join(filter(None, (pod, names[0] if is_container else ""))) or ",".join(names) or short_id(job["key"])
 
 
 # --- Rows: jobs, or their sums
@@ -358,22 +458,47 @@ class Row:
         self.jobs = 0  # the number of jobs that it adds up
         self.begin = ""  # of the job, or of the last one; it may be empty
         self.labels = set[str]()  # the columns of those that its jobs have
-        self.use: Uses = {}  # by event, with the seconds under _ALL
+        self.parts: dict[str, list[int]] = {}  # by event: the fields of a Total, except for the last one
+        self.seconds = [0, 0, 0]  # in the same way
         self.unmonitored = Counter[str]()  # how many of its jobs were not metered, by reason
         if job:
             self.add(job)
 
+    @property
+    def use(self) -> Uses:
+        """The use by event."""
+        return {event: Total(*part) for event, part in self.parts.items()}
+
     def add(self, job: Job) -> None:
         """Add the use of a job."""
-        for event, value in {**dict.fromkeys(job.unknown), **job.use, _ALL: job.seconds}.items():
-            known = None if value is None else round(value * MILLION)
-            part = make_total(known, in_part=event in job.unknown)
-            self.use[event] = Total(*map(add, self.use.get(event, Total()), part))
-        self.labels.update(map("label_{}".format, job.labels))
-        self.begin = max(self.begin, job.begin or "")
+        parts = self.parts
+        for event, value in job["use"].items():
+            part = parts.get(event) or parts.setdefault(event, [0, 0, 0])
+            part[0] += round(value * MILLION)
+            part[1] += 1
+        for event in {*job["unknown"]}:
+            parts.setdefault(event, [0, 0, 0])[2] += 1
+        seconds = job["seconds"]
+        if seconds is None:
+            self.seconds[2] += 1
+        else:
+            self.seconds[0] += round(seconds * MILLION)
+            self.seconds[1] += 1
+        if job["labels"]:
+            self.labels.update(map("label_{}".format, job["labels"]))
+        self.begin = max(self.begin, job["begin"] or "")
         self.jobs += 1
-        if job.reason is not None:
-            self.unmonitored[job.reason] += 1
+        if job["reason"] is not None:
+            self.unmonitored[job["reason"]] += 1
+
+    def add_sum(self, other: Row) -> None:
+        """Add the use of all jobs of another row."""
+        for event, part in other.parts.items():
+            self.parts[event] = [*map(add, self.parts.get(event, (0, 0, 0)), part)]
+        self.seconds = [*map(add, self.seconds, other.seconds)]
+        self.labels |= other.labels
+        self.jobs += other.jobs
+        self.unmonitored += other.unmonitored
 
 
 @dataclass(frozen=True)
@@ -390,40 +515,60 @@ def make_rows(jobs: Jobs, by: str | None = None, sort: str | None = None, limit:
     """Make a row for each job, or for each name, pod, namespace, day, or value of a label.
 
     If they are not sorted, the limit leaves the last ones: the jobs that ended last. Sums and places are kept, jobs are
-    not: their files are read again for the rows.
+    not: the rows look them up in their files.
     """
 
     def rank(row: Row) -> Any:  # noqa: ANN401  what sorts depends on `sort`
-        return sort and (row.begin if sort == "start" else rank_use(row.use, sort))
+        return row.begin if sort == "start" else rank_use(row.use, sort) if sort else None
 
-    def add_up(selected: Iterator[Job]) -> tuple[Row, dict[str, Row], dict[str, tuple[str, Any]]]:
-        total, sums, places = Row("total"), dict[str, Row](), dict[str, tuple[str, Any]]()
-        for job in selected:
-            total.add(job)
-            if by is None:
-                places[job.id] = job.end, sort and rank(Row("", job))
-            else:
-                name = _name_sum(job, by)
-                (sums.get(name) or sums.setdefault(name, Row(name))).add(job)
-        return total, sums, places or {name: (name, rank(row)) for name, row in sums.items()}
+    def choose(places: Mapping[_T, tuple[str, str, Any]]) -> list[_T]:
+        order = sorted(places, key=lambda place: places[place][:2])
+        if sort is not None:
+            order.sort(key=lambda place: places[place][2], reverse=sort == "start")
+        elif limit is not None:
+            order = order[-limit:]
+        return order[:limit]
 
-    total, sums, places = jobs.collect(add_up)
-    order = sorted(places, key=lambda name: (places[name][0], name))
-    if sort is not None:
-        order.sort(key=lambda name: places[name][1], reverse=sort == "start")
-    elif limit is not None:
-        order = order[-limit:]
-    order = order[:limit]
-    shown = (Row(name_job(job), job) for job in jobs.stream(order)) if by is None else map(sums.__getitem__, order)
-    return Rows(by, shown, total, len(places))
+    if by is None:
+        total, places = jobs.collect(partial(_place_jobs, lambda job: sort and rank(Row("", job))))
+        return Rows(by, (Row(name_job(job), job) for job in jobs.look_up(choose(places))), total, len(places))
+    sums, total = jobs.collect(partial(_add_up, _make_namer(by))), Row("total")
+    for row in sums.values():
+        total.add_sum(row)
+    chosen = choose({name: (name, "", rank(row)) for name, row in sums.items()})
+    return Rows(by, map(sums.__getitem__, chosen), total, len(sums))
 
 
-def _name_sum(job: Job, by: str) -> str:
-    """Name the sum that a job belongs to; else its label has this name. The day is that of its end, in local time."""
-    if by == "day":
-        return to_local(job.end)[:10]
-    names = {"name": name_job(job), "pod": name_pod(job.namespace, job.pod), "namespace": job.namespace or ""}
-    return names.get(by, job.labels.get(by, ""))
+def _place_jobs(
+    rank: Callable[[Job], Any], jobs: Iterator[tuple[int, Job]]
+) -> tuple[Row, dict[int, tuple[str, str, Any]]]:
+    """Return the total of jobs, and by its number what each is sorted by."""
+    total, places = Row("total"), dict[int, tuple[str, str, Any]]()
+    for number, job in jobs:
+        total.add(job)
+        places[number] = job["end"], job["id"], rank(job)
+    return total, places
+
+
+def _add_up(name_sum: Callable[[Job], str], jobs: Iterator[tuple[int, Job]]) -> dict[str, Row]:
+    sums = dict[str, Row]()
+    for _, job in jobs:
+        name = name_sum(job)
+        (sums.get(name) or sums.setdefault(name, Row(name))).add(job)
+    return sums
+
+
+def _make_namer(by: str) -> Callable[[Job], str]:
+    """Make what names the sum of a job. A day is that of its end in local time; a label's name has its value."""
+    to_day = lru_cache(maxsize=1000)(lambda minute: to_local(f"{minute}:00Z")[:10])
+    namers: dict[str, Callable[[Job], str]] = {
+        # In no zone a day begins within five minutes of UTC.
+        "day": lambda job: to_day(job["end"][:15] + ("0" if job["end"][15] < "5" else "5")),
+        "name": name_job,
+        "pod": lambda job: name_pod(job["namespace"], job["pod"]),
+        "namespace": lambda job: job["namespace"] or "",
+    }
+    return namers.get(by, lambda job: job["labels"].get(by, ""))
 
 
 def format_rows(jobs: Jobs, rows: Rows, screen: Screen) -> list[str]:
@@ -433,12 +578,12 @@ def format_rows(jobs: Jobs, rows: Rows, screen: Screen) -> list[str]:
     for row in chain(rows.shown, [rows.total] if rows.count > 1 else []):
         use = row.use
         names.append(to_word(row.name) or "-")
-        seconds.append(format_total(use[_ALL], lambda value: f"{value / MILLION:.1f}"))
+        seconds.append(format_total(Total(*row.seconds), lambda value: f"{value / MILLION:.1f}"))
         uses.append({event: use[event] for event in LIST_HEADS if event in use})
         counts.append(str(row.jobs))
         if row.job:
-            ends.append(to_local(row.job.end))
-            runs.append(row.job.runs)
+            ends.append(to_local(row.job["end"]))
+            runs.append(row.job["runs"])
     number = len(names) - (rows.count > 1)
     columns = [
         Column((rows.by or "name").upper(), names),
@@ -471,12 +616,12 @@ def rows_to_json(jobs: Jobs, rows: Rows) -> Iterator[str]:
 
 
 def _to_json(row: Row) -> dict[str, Any]:
-    totals = {event: total for event, total in row.use.items() if event != _ALL}
+    totals = row.use
     use = {event: to_number(total.value) for event, total in totals.items() if total.counted}
     if row.job:
-        return {"name": row.name, **row.job.model_dump(), "use": use}
+        return {"name": row.name, **row.job, "use": use}
     unknown = sorted(event for event, total in totals.items() if total.unknown)
-    seconds, unmonitored = to_number(row.use[_ALL].value), dict(sorted(row.unmonitored.items()))
+    seconds, unmonitored = to_number(Total(*row.seconds).value), dict(sorted(row.unmonitored.items()))
     return {"jobs": row.jobs, "seconds": seconds, "use": use, "unknown": unknown, "unmonitored": unmonitored}
 
 
@@ -487,7 +632,7 @@ def _count_reasons(unmonitored: Mapping[str, int], between: str) -> str:
 
 def format_csv(rows: Rows) -> Iterator[str]:
     """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of all jobs."""
-    counted = {event for event in rows.total.use if event != _ALL}
+    counted = rows.total.parts.keys()
     events = [*(event for event in _USUAL if event in counted), *sorted(counted - {*_USUAL})]
     head = f"label_{rows.by}" if rows.by and rows.by not in BY else rows.by or "name"
     if rows.by is None:

@@ -10,7 +10,7 @@ nothing to do   `reconcile` right after another one
 after a wipe    all groups were removed: reconcile makes each again, and moves the tasks in; all runs that this takes
 growth          the CPU time with all members, by that with a quarter of the members and of the processes
 scrape          one request to `metrics --listen`, on a node whose groups are plain directories, with 24 counters each
-history         `history` of a file of that many lines with 11 events each, and of five times as many; the CPU time by
+history         `history` of a file of that many lines with 4 events each, and of five times as many; the CPU time by
                 that of Python's json.loads of these lines, one after the other
 """
 
@@ -32,7 +32,6 @@ from typing import NamedTuple
 from urllib.request import Request, urlopen
 
 from hook import system
-from hook.show.snapshot import EVENTS
 from tests.bench import common
 from tests.bench.common import CannotMeasure, Figure, NotReady, Table
 from tests.bench.launcher import DEADLINE, Launcher, Step, Taken
@@ -50,6 +49,7 @@ PYTHON = "/usr/bin/python3"  # which the first line of the .pyz names
 LOADS = "import json, sys\nfor line in open(sys.argv[1], 'rb'): json.loads(line)"
 HISTORY_TARGETS = {("--by=day", 200_000): (6.0, 256.0)}
 """The CPU time by that of json.loads, and MiB."""
+HISTORY_EVENTS = ("core_energy", "activity", "mbm_total_bytes", "mbm_local_bytes")
 HISTORIES = ("--by=day", "--by=name", "--limit=5", "--csv", "--json", "(a table)")
 SCRAPES = {
     "text": {},
@@ -224,18 +224,18 @@ def _measure_history(sizes: Sizes) -> Iterator[Table]:
 
 
 def _write_history(file: Path, lines: int) -> None:
-    """Write lines as hooks write them: a line of a container of Podman's every two minutes or so, of 815 bytes."""
+    """Write lines as hooks write them: a line of a container of Podman's every two minutes or so."""
     chance, end = random.Random(1), 1.7e9
     with file.open("w", encoding="ascii") as stream:
         for number in range(lines):
             end += chance.uniform(0, 260)
             seconds = round(chance.uniform(1, 5000), 3)
             container = f"{number:064x}"
-            use = {event: round(chance.uniform(1, 1e13), 6) for event in EVENTS if not EVENTS[event].gauge}
+            use = {event: round(chance.uniform(1, 1e13), 6) for event in HISTORY_EVENTS}
             job = {"version": 1, "id": f"{number:016x}", "kind": "container", "key": container, "namespace": None}
-            job |= {"pod": None, "containers": [{"id": container, "name": f"job-{number % 500}"}]}
+            job |= {"pod": None, "labels": {}, "containers": [{"id": container, "name": f"job-{number % 500}"}]}
             job |= {"more_containers": 0, "begin": system.format_utc(end - seconds), "end": system.format_utc(end)}
-            job |= {"seconds": seconds, "runs": 1, "use": use, "unknown": [], "late_cpu_seconds": 0.012}
+            job |= {"seconds": seconds, "runs": 1, "use": use, "unknown": [], "late_cpu_seconds": 0.012, "reason": None}
             stream.write(json.dumps(job) + "\n")
 
 

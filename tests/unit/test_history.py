@@ -64,8 +64,8 @@ MISSED = {2: "no_rmids", 3: "io", 4: "no_rmids"}
 
 def read() -> tuple[list[int], history.Jobs]:
     """Read the history; return the numbers of its jobs, and what else is known of it."""
-    jobs = history.Jobs(str(FILE))
-    return sorted(jobs.collect(lambda jobs: [int(job.id, 16) for job in jobs])), jobs
+    with history.Jobs(str(FILE)) as jobs:
+        return sorted(jobs.collect(lambda jobs: [int(job["id"], 16) for _, job in jobs])), jobs
 
 
 # --- Lines
@@ -229,16 +229,20 @@ def test_what_logrotate_moves_before_any_of_the_reads_is_read(
     """The file is renamed and the oldest compressed after the names were listed. The rows take some reads of each."""
     write_lines("history.jsonl.1", line(make(1, "a")), at=NOW - 10)
     write_lines("history.jsonl", line(make(2, "b", end="2026-11-17T01:02:04Z")))
-    read_parts, calls = history._read_parts, count(1)
+    calls = count(1)
 
-    def rotate_first(path: str) -> Iterator[Job | None]:
-        if next(calls) == reads:
-            write_lines("history.jsonl.2.gz", FILE.with_name("history.jsonl.1").read_bytes(), at=NOW - 10)
-            FILE.rename(FILE.with_name("history.jsonl.1"))
-            write_lines("history.jsonl", b"")
-        return read_parts(path)
+    def rotate_before(call: Callable[..., Any]) -> Callable[..., Any]:
+        def rotate(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+            if next(calls) == reads:
+                write_lines("history.jsonl.2.gz", FILE.with_name("history.jsonl.1").read_bytes(), at=NOW - 10)
+                FILE.rename(FILE.with_name("history.jsonl.1"))
+                write_lines("history.jsonl", b"")
+            return call(*arguments, **named)
 
-    monkeypatch.setattr(history, "_read_parts", rotate_first)
+        return rotate
+
+    for name in ("_open", "_read_parts"):
+        monkeypatch.setattr(history, name, rotate_before(getattr(history, name)))
     answer = json.loads(shown(*form.split()))
     assert [row["name"] for row in answer.get("jobs", answer.get("sums"))] == ["a", "b"]
     assert (answer["total"]["jobs"], answer["problems"]) == (2, [])
@@ -523,7 +527,7 @@ def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str]
     ],
 )
 def test_a_job_has_a_name(job: dict[str, Any], name: str) -> None:
-    (parsed,) = history.parse_line(line(job))
+    parsed = history.parse(line(job))
     assert parsed is not None
     assert history.name_job(parsed) == name
 
@@ -637,3 +641,20 @@ def test_rows_wait_for_those_that_ended_before_them(shown: Print, form: str) -> 
     write_lines("history.jsonl", b"".join(line(make(number, end=end)) for number, end in enumerate(ends)))
     shown_ends = re.findall(r"2026-11-17T01:0\d:00Z(?=,|\", \"seconds)", shown(form))
     assert [end for end in shown_ends if end in ends] == sorted(ends)
+
+
+ODD = [
+    *(None, 0, 1, -1, 1.5, -0.5, True, "", "x", "a b", 2**70, float("nan"), float("inf"), [], {}, ["x"], [None]),
+    *({"x": "y"}, {"x": 1}, {"x": 1.0}, {"x": -1.0}, {"x": float("nan")}, [{"id": "x", "name": None}], [{"id": "x"}]),
+    *([{"id": "x", "name": 1}], [{"name": "x", "id": "x"}]),
+]
+
+
+def test_a_job_is_taken_as_it_is_only_if_the_model_leaves_it_so_and_what_hooks_write_always_is() -> None:
+    written = make(1, use={"core_energy": 2.5})
+    assert history.is_usual(written)
+    for name, value in product([*written, "more"], ODD):
+        fields = {**written, name: value}
+        if history.is_usual(fields):
+            assert Job.model_validate(fields).model_dump() == fields
+        assert not history.is_usual({other: written[other] for other in written if other != name}) or name == "more"

@@ -128,7 +128,7 @@ def test_screens_have_no_slip(inventory: Inventory, screen: Screen, limit: int |
 def test_history_has_no_slip(job: Job, screen: Screen, by: str | None) -> None:
     jobs = history.Jobs("/x", skipped={"x": 1})
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(history.Jobs, "_list_files", dict)
-        patched.setattr(history.Jobs, "_read", lambda _: iter([job]))
+        patched.setattr(history.Jobs, "_read_all", lambda _: iter([(1, job.model_dump())]))
+        patched.setattr(history.Jobs, "_find", lambda *_: iter([(1, job.model_dump())]))
         rows = history.make_rows(jobs, by)
         assert find_slips([*history.format_rows(jobs, rows, screen), jobs.explain()]) == []
