@@ -20,7 +20,7 @@ from hook.models import Failure, KeyState, Member, State
 from hook.node import podman, records
 from hook.node.processes import Processes, find_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
-from hook.reconcile.survey import Look, Survey
+from hook.reconcile.survey import Survey, Whereabouts
 from hook.store import RunDir
 from hook.words import format_count, short_id, who
 
@@ -181,27 +181,27 @@ def _diagnose_member(survey: Survey, state: KeyState, container: str, threads: T
     why = "its process is dead" if is_listed is None else "its key is not in the list of --live"
     if survey.is_dead(member):
         return None if is_listed else Action("drop", key, container, why=why)
-    look = threads.look(container, member) if threads is not None else Look()
+    place = threads.locate_container(container, member) if threads is not None else Whereabouts()
     if other := _find_other_key(survey, key, member):
         return Action("drop", key, container, why=f"its process is a member of key {other} as well")
     if is_listed is False:
         return Action("drop", key, container, why=why)
-    if look.taker is not None:
-        why = f"another tool has moved it to {look.taker}: a part of its use is unknown"
+    if place.taker is not None:
+        why = f"another tool has moved it to {place.taker}: a part of its use is unknown"
         has_gone = any(group.path == member.group and survey.is_gone(group) for group in state.groups)
         return Action("note", key, container, why=why) if has_gone or not state.taken else None
-    if not look.is_in_place:
+    if not place.is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
     # A former process of this ID has no index entry (names.name_displaced).
     if survey.records.index.get(container) is None and container == names.get_container_id(container):
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
-    if not look.to_move:
+    if not place.to_move:
         return None
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
     is_counted = bool(survey.context.options.snapshot_ttl or state.history_file)
     has_begun = any(group.path == member.group and group.begin is not None for group in state.groups)
     verb = "adopt" if has_begun or not is_counted else "remake"
-    return Action(verb, key, container, why=f"{look.to_move} of its threads are not in its group")
+    return Action(verb, key, container, why=f"{place.to_move} of its threads are not in its group")
 
 
 def _find_other_key(survey: Survey, key: str, member: Member) -> str | None:
@@ -309,33 +309,34 @@ class Threads:
         # Path of a group -> IDs of the threads of the containers that were looked at so far.
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
-    def look(self, container: str, member: Member) -> Look:
-        """Look at a container whose init is alive. If another tool has taken it, none of its threads is to be moved."""
+    def locate_container(self, container: str, member: Member) -> Whereabouts:
+        """Locate a container whose init is alive. If another tool has taken it, none of its threads is to be moved."""
         groups, group, inside = self._survey.groups, member.group, self._inside.get(member.group)
         path = group if member.pid in (inside or ()) else groups.find(member.pid)
         is_taken = path is not None and path != group and groups.is_others(path)
         is_in_place = inside is not None and (path in (None, group) or is_of_parent(group, path or ""))
-        look = Look(path if is_taken else None, is_in_place)
+        place = Whereabouts(path if is_taken else None, is_in_place)
         if is_taken or is_in_place:
-            look = self._look_at_threads(member, look)
-        self._survey.looks[self._key, container] = look
-        return look
+            place = self._count_threads(member, place)
+        self._survey.whereabouts[self._key, container] = place
+        return place
 
-    def _look_at_threads(self, member: Member, look: Look) -> Look:
+    def _count_threads(self, member: Member, place: Whereabouts) -> Whereabouts:
+        """Add how many threads of a container are outside its group, and where."""
         processes = self._survey.processes
         reading = processes.read_threads_in_own_cgroup(member)
         fresh, unread = reading if reading is not None else (set[int](), 0)
         pids = processes.find_pids(member, outside_own_cgroup=reading is not None and not unread)
         threads = processes.list_threads(pids) | fresh
         self._owned[member.group] |= threads
-        if look.taker is not None:
-            return look
+        if place.taker is not None:
+            return place
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended.
         missing = threads - (self._inside.get(member.group) or set())
         places = self._locate(member, {tid for tid in missing if tid in fresh or not system.is_dead(tid)})
         to_move = places.pop(OUTSIDE, 0) + places.pop(None, 0)
         elsewhere = ((path, number) for path, number in places.items() if path not in (INSIDE, None))
-        return look._replace(to_move=to_move, elsewhere=tuple(elsewhere), unread=unread)
+        return place._replace(to_move=to_move, elsewhere=tuple(elsewhere), unread=unread)
 
     def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
         """Count the places of threads that seem to be outside, as `locate` names them.
@@ -349,11 +350,11 @@ class Threads:
             places = {tid: locate(survey.groups, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and system.is_dead(tid)}
             is_known = not ended or OUTSIDE in places.values()
-            needs_look = not is_known and survey.further_looks
-            reading = survey.processes.read_threads_in_own_cgroup(member) if needs_look else None
+            needs_reading = not is_known and survey.rereads_left
+            reading = survey.processes.read_threads_in_own_cgroup(member) if needs_reading else None
             if reading is None:
                 break
-            survey.further_looks -= 1
+            survey.rereads_left -= 1
             inside = survey.context.resctrl.tasks(member.group) or set()
             missing = (missing - ended - reading.tids) | (reading.tids - inside)
         return Counter(places.values())

@@ -111,7 +111,7 @@ class Repairs:
 
     def conclude(self, survey: Survey, planned: list[Action]) -> None:
         """Note what the last look shows. What is outside by then is a failed action, since no pass follows."""
-        self.outside = {name: look.to_move for (_key, name), look in survey.looks.items() if look.to_move}
+        self.outside = {name: place.to_move for (_key, name), place in survey.whereabouts.items() if place.to_move}
         failed = {done.action.id for done in self.outcomes if done.problem is not None}
         for action in planned:
             if action.verb == "adopt" and action.id not in failed:
@@ -123,7 +123,7 @@ class Repairs:
         """Note what a look leaves as it is, and what it could not read."""
         self.left = [*_list_left(survey, survey.held.difference(self.held))]
         self.held = sorted(survey.held)
-        cgroups = sum(look.unread for look in survey.looks.values())
+        cgroups = sum(place.unread for place in survey.whereabouts.values())
         self.unread = cgroups + len(survey.unread) + survey.processes.unread
 
     def adopt(self, survey: Survey, actions: list[Action]) -> None:
@@ -210,8 +210,8 @@ def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None)
             report.send_to_syslog(line)
         survey = _repair(lambda: Survey(context, late, scope), scope.asks, done)
         elsewhere = Counter[str]()
-        for look in survey.looks.values():
-            elsewhere.update(dict(look.elsewhere))
+        for place in survey.whereabouts.values():
+            elsewhere.update(dict(place.elsewhere))
         _save(
             context.run,
             done.outcomes,
@@ -324,15 +324,15 @@ def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
         tids = {tid for path in paths for tid in survey.context.resctrl.tasks(path) or ()}
         why = f"in its group, which stays until then, is what outlived its containers: {processes.describe_tasks(tids)}"
         yield f"{_name(survey, key)} cannot end yet: {why}"
-    for (key, container), look in survey.looks.items():
+    for (key, container), place in survey.whereabouts.items():
         name = partial(_name, survey, key, container)  # for a few of thousands
-        if look.taker is not None:
-            yield f"another tool has moved {name()} to {printable(look.taker)}, where it stays"
-        for path, number in look.elsewhere:
+        if place.taker is not None:
+            yield f"another tool has moved {name()} to {printable(place.taker)}, where it stays"
+        for path, number in place.elsewhere:
             threads = f"{format_count(number, 'thread')} of {name()}"
             yield f"{threads} in {printable(path)}, another ctrl_group or another tool's group, and stay there"
-        if look.unread:
-            cgroups = f"{format_count(look.unread, 'cgroup')} of {name()}"
+        if place.unread:
+            cgroups = f"{format_count(place.unread, 'cgroup')} of {name()}"
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
     for key, error in survey.unread.items():
         yield f"{_name(survey, key)} not looked at: {explain(as_hook_error('cannot read', error))}"

@@ -16,7 +16,7 @@ from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import engines, podman, processes, records
 from hook.reconcile.record import LateCpu, read_record
 
-_FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before its group could be read
+_MOST_REREADS = 400  # in a pass, of containers with a thread that ended before its group could be read
 
 
 ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
@@ -34,8 +34,8 @@ class Scope(NamedTuple):
 ALL = Scope()
 
 
-class Look(NamedTuple):
-    """Where a container was at the last look."""
+class Whereabouts(NamedTuple):
+    """Where a container was when it was last located."""
 
     taker: str | None = None  # the path of another tool's group that its init is in
     is_in_place: bool = True  # whether its group exists, in the ctrl_group of its init, as far as that is known
@@ -47,8 +47,8 @@ class Look(NamedTuple):
 class Survey:
     """The node in one pass of reconcile. Paths are those of mon_groups.
 
-    An action reads the index entry of its container again, and its look at a container replaces what the last one
-    found.
+    An action reads the index entry of its container again, and the whereabouts of a container replace those
+    that were found before.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Survey:
         self.ctrl_groups = inventory.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
         self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
-        self.looks: dict[tuple[str, str], Look] = {}  # at containers, by key and container
+        self.whereabouts: dict[tuple[str, str], Whereabouts] = {}  # of containers, by key and container
         # The keys that are to end, and cannot: a live task is in each of their groups.
         self.held: set[str] = set()
         # By key: why it could not be looked at.
@@ -98,7 +98,7 @@ class Survey:
         # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
         # keys for RMIDs to reclaim, and waits for one that comes back.
         self.refusal: HookError | None = None
-        self.further_looks = _FURTHER_LOOKS
+        self.rereads_left = _MOST_REREADS
         # The kernel assigns counters to groups, so that a group may lose one (resctrl.rst, "mbm_assign_mode").
         mode = system.try_call(system.read_file, f"{context.resctrl.root}/info/L3_MON/mbm_assign_mode")
         self._assigns = "[mbm_" in (mode or "")

@@ -16,7 +16,7 @@ from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.node import records
 from hook.reconcile import diagnose
 from hook.reconcile.diagnose import VERBS, Action
-from hook.reconcile.survey import Look
+from hook.reconcile.survey import Whereabouts
 
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
 GONE = "/sys/fs/resctrl/gold/mon_groups/oci-k"
@@ -92,8 +92,8 @@ class Facts(SimpleNamespace):
     def is_gone(self, group: MonGroup) -> bool:
         return group.path == GONE
 
-    def look(self, container: str, member: Member) -> Look:
-        return Look(self.taken.get(container), member.name not in self.vanished, self.outside.get(container, 0))
+    def locate_container(self, container: str, member: Member) -> Whereabouts:
+        return Whereabouts(self.taken.get(container), member.name not in self.vanished, self.outside.get(container, 0))
 
     def find_strangers(self, path: str, _live: object) -> set[int]:
         return set(self.strangers.get(path, ()))

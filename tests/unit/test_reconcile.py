@@ -900,7 +900,7 @@ def test_chains_whose_links_end_too_early_are_looked_at_again_in_bounds(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each container had twenty looks, however many there were."""
-    monkeypatch.setattr(survey, "_FURTHER_LOOKS", 5)
+    monkeypatch.setattr(survey, "_MOST_REREADS", 5)
     chain = ChainOfForks(node, 0)
     node.verbs()
     chain.is_inside, chain.ends_early = True, 1000
