@@ -24,7 +24,7 @@ from hook.node import command, processes
 from hook.node.processes import Process, Processes
 from hook.poststop import forget_failure
 from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_key, lock_process
-from hook.reconcile.move import move_until
+from hook.reconcile.move import finish
 from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
@@ -35,7 +35,7 @@ _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
 SET_UP = 0.1
 """CPU seconds that a process may have used before `assign` and is not late: Slurm's slurmstepd takes some hundredths to
 make a step ready."""
-_PATIENCE = 2.0  # seconds, for a process that forks while its threads are moved
+_PATIENCE = 2.0  # seconds, for a process that forks while its threads are moved out
 
 
 def run(
@@ -341,7 +341,7 @@ def _bring_in(survey: Survey, key: str, name: str) -> None:
     mover = bring_in(survey, key, name, None)
     if mover is None:
         return
-    move_until([mover], system.monotonic() + _PATIENCE)
+    finish([mover])
     error = mover.error
     if error is not None and not (isinstance(error, HookError) and error.kind in GONE):
         raise error

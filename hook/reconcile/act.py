@@ -49,10 +49,10 @@ LONGEST_KEY = 64  # of a job, in characters
 _ENOUGH = 100  # tasks of no known container, of which a few are named
 
 
-def act(survey: Survey, action: Action) -> bool | Mover:
-    """Do an action. Return whether it was needed, or the mover of the threads that it brings in.
+def carry_out(survey: Survey, action: Action) -> bool | Mover:
+    """Carry out an action. Return whether it was needed, or the mover of the threads that it brings in.
 
-    That mover may not have ended. Raises HookError, OSError.
+    That mover was started, and may have failed. Raises HookError, OSError.
     """
     run = survey.context.run
     if action.verb == "remove":
@@ -488,10 +488,10 @@ def _has_group(context: Context, key: Key) -> bool:
 
 
 def bring_in(survey: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:
-    """Look at the threads of a container, twice if need be, and move each that is outside its group.
+    """Look at the threads of a container, and begin to move each that is outside its group.
 
-    Returns the mover, which may not have ended, or may have ended with an error; None if there is nothing to move: the
-    container has ended, or all its threads are in the group. Raises HookError, OSError.
+    Returns the mover, which may not have ended, or may have ended with an error; None if the container has ended.
+    Raises HookError, OSError.
     """
     state = survey.context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
@@ -512,6 +512,5 @@ def bring_in(survey: Survey, key: str, container: str, longest_late: float | Non
     count_late = partial(survey.late.count_thread, key, longest_late)
     others = {member.pid: member.starttime, **{pid: processes.by_pid[pid].starttime for pid in outside}}
     mover = Mover(survey.context, Place(key, container, member), Source(read, others), count_late, survey.groups)
-    if not mover.step():
-        mover.step()  # shows what the threads forked that sleep by now
-    return mover if mover.moved or mover.problem is not None else None
+    mover.start()
+    return mover

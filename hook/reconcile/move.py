@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves a container's threads into its group: what reconcile, watch and jobs share.
 
-A mover also gets the threads of a program that forks and exits faster than one look. Each look reads all threads of the
-cgroup at once and moves each thread outside at once; a look and a move take some 0.1 ms. Children that a thread forks
-after its move are in the group. A child of a fork that began before the move is outside, and appears only when the fork
-ends; until then the parent runs in the kernel. So we stop only after a look that began after every moved thread was
-seen asleep, gone, or in user mode: then no fork that began before the move is still running. That can take any time (a
-parent of vfork waits for its child), so each mover takes one step first, and `move_until` waits for all of them
-together.
+A mover looks and moves until a look finds no thread outside. Each look reads all threads of the cgroup at once, and
+each thread outside is moved at once; both take some 0.1 ms. So it also gets a program that lives as a chain of
+processes of a few milliseconds each: what a thread forks after its move is in the group. Each mover is started first;
+then `finish` steps those that have not ended in turn.
+
+A child of a fork that began before its parent's move is outside, and appears only when the fork ends, which can take
+any time (a parent of vfork waits for its child). We do not wait for that: the next look of reconcile or watch finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -23,11 +24,8 @@ from hook.models import Member
 from hook.node import files, processes, records
 from hook.node.processes import Groups, find_ctrl_group
 
-_STEP = 0.2  # seconds for the moves of one step: a program can have any number of threads
-_PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks while none is known to be outside
-_USER_TIME = 5  # ticks: utime can grow by so many while the thread is still in the kernel; more proves user mode
-_RUNS = "RD"  # states of a thread: it runs, or waits in the kernel, for memory for example
-
+_SECONDS = 0.2  # for the moves of a container: a program can have any number of threads
+_PAUSE = 0.001  # seconds before the look after the last move, in which most forks end
 
 CountLate = Callable[[int, list[str]], object]
 
@@ -57,11 +55,9 @@ class Mover:
         self.member = place.member
         self.moved = 0  # threads, since `take_count`
         self.outside = 0  # threads that the last look found outside
-        self.has_moved = False  # whether the last look moved any
         self.has_ended = False
+        self.seconds = 0.0  # that the start, or the last step, took
         self.error: HookError | OSError | None = None  # what ended it
-        # The moved threads that may still be in a fork that began before, with their user time at the move, in ticks.
-        self.forking: dict[int, int] = {}
         self._context = context
         self._source = source
         self._count_late = count_late
@@ -70,26 +66,35 @@ class Mover:
         self._shows_groups = system.resctrl_groups(place.member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
-    def step(self, tids: Collection[int] | None = None) -> bool:
+    def step(self, tids: Collection[int] | None = None, until: float = math.inf) -> bool:
         """Look once, or just at the threads `tids`, and move those outside; return whether the mover has ended.
 
-        It ends when no thread is outside and none can appear there, or with an `error`: the kernel refuses, or, as
-        WRONG_CTRL_GROUP, the container's init is in another ctrl_group. Threads in another ctrl_group, and those in
-        another tool's group, stay there.
+        It moves until this time, and for 0.2 s at most. It ends when a look finds no thread outside, or with an
+        `error`: the kernel refuses, or, as WRONG_CTRL_GROUP, the container's init is in another ctrl_group. Threads in
+        another ctrl_group, and those in another tool's group, stay there.
         """
+        began = system.monotonic()
         try:
-            # Before the look, which then shows all their children.
-            self.forking = {tid: since for tid, since in self.forking.items() if _may_fork(tid, since)}
             if tids is not None:
                 self._settled.difference_update(tids)
-            self._move_all(self._source.read() if tids is None else tids)
+            threads = self._source.read() if tids is None else tids
+            has_moved = self._move_all(threads, min(began + _SECONDS, until))
         except (HookError, OSError) as error:
             is_gone = isinstance(error, HookError) and error.kind in GONE
             self.error = None if is_gone and system.is_dead(self.member.pid, self.member.starttime) else error
             self.has_ended = True
         else:
-            self.has_ended = not (self.outside or self.has_moved or self.forking)
+            self.has_ended = not (self.outside or has_moved)
+        self.seconds = system.monotonic() - began
         return self.has_ended
+
+    def start(self) -> None:
+        """Take the first step and, unless it left threads outside, look again: most movers have ended then."""
+        began = system.monotonic()
+        if not self.step() and not self.outside:
+            system.sleep(_PAUSE)
+            self.step(until=began + _SECONDS)
+        self.seconds = system.monotonic() - began
 
     def take_count(self) -> int:
         """Return how many threads were moved since the last call."""
@@ -98,12 +103,16 @@ class Mover:
 
     @property
     def problem(self) -> HookError | OSError | None:
-        """Why not all threads are in the group, if they are not, or may not be."""
-        return self.error if self.has_ended else explain_outside(self.outside, self.moved, self.member.pid)
+        """What ended it, or how many threads its last look left outside, if it left any."""
+        if self.has_ended or not self.outside:
+            return self.error
+        return explain_outside(self.outside, self.moved, self.member.pid)
 
-    def _move_all(self, tids: Collection[int]) -> None:
-        """Move the threads among these that are outside. A thread that has ended by now counts as outside."""
-        deadline = system.monotonic() + _STEP
+    def _move_all(self, tids: Collection[int], until: float) -> bool:
+        """Move the threads among these that are outside; return whether it moved any.
+
+        A thread that has ended by now counts as outside.
+        """
         before = self.moved
         new = {*tids} - self._settled
         if len(new) > 1 or not self._shows_groups:
@@ -118,10 +127,10 @@ class Mover:
         for tid in new:
             if self._move(tid):
                 self._settled.add(tid)
-            if system.monotonic() >= deadline:
+            if system.monotonic() >= until:
                 break
-        self.has_moved = self.moved > before
         self.outside = len(new - self._settled)
+        return self.moved > before
 
     def _has_init(self) -> bool:
         """Whether the container's init is alive and in the group."""
@@ -159,8 +168,6 @@ class Mover:
         self.moved += 1
         if after is not None:
             self._count_late(tid, after)
-            if after[0] in _RUNS and tid != system.process_id():  # this program does not fork while it moves
-                self.forking[tid] = int(after[11])
         return True
 
     def _is_ours(self, tid: int) -> bool:
@@ -174,15 +181,11 @@ class Mover:
 
 
 def explain_outside(number: int, moved: int, pid: int | None = None) -> HookError:
-    """Make the error that says that so many threads of a container are outside, or that some may be.
-
-    `pid` is its init, if that is known.
-    """
-    threads = f"{number} of its threads are still" if number else "others of its threads may still be"
-    problem = f"{threads} outside its group, after {moved} were moved in"
-    hint = "it forks faster than its threads can be moved, or one is still in a fork; the next run looks again"
+    """Make the error that says how many threads of a container are outside. `pid` is its init, if that is known."""
+    problem = f"{number} of its threads are still outside its group, after {moved} were moved in"
+    hint = "it has too many threads, or forks faster than they can be moved; the next run looks again"
     if pid is not None and _is_frozen(pid):
-        hint = "it is frozen, and one of its threads may be in a fork; the next run after it goes on looks again"
+        hint = "it is frozen; the next run looks again"
     return HookError(Reason.IO, problem, hint=hint)
 
 
@@ -194,30 +197,22 @@ def _is_frozen(pid: int) -> bool:
     return any((text or "").startswith("FR") for text in texts)
 
 
-def move_until(movers: Iterable[Mover], until: float) -> None:
-    """Step these movers in turn until this time, each one until it ends."""
+def finish(movers: Collection[Mover], longest: float = math.inf) -> None:
+    """Step these movers in turn until each has ended.
+
+    They have what each of them has left of 0.2 s, together, and at most `longest`. A mover that has not ended then
+    leaves the rest to the next look.
+    """
     waiting = [mover for mover in movers if not mover.has_ended]
-    pause = _PAUSE
+    until = system.monotonic() + min(longest, sum(max(0.0, _SECONDS - mover.seconds) for mover in waiting))
     while waiting and system.monotonic() < until:
-        if any(mover.outside for mover in waiting):
-            pause = _PAUSE
-        else:
-            system.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        if not any(mover.outside for mover in waiting):
+            system.sleep(_PAUSE)
         for mover in waiting:
-            mover.step()
+            mover.step(until=until)
             if system.monotonic() >= until:
                 break
         waiting = [mover for mover in waiting if not mover.has_ended]
-
-
-def _may_fork(tid: int, since: int) -> bool:
-    """Whether a moved thread may still be in a fork that began before its move: no, if it sleeps or has ended.
-
-    `since` is its user time at the move, in ticks. Source: proc_pid_stat(5), fields 3 and 14.
-    """
-    fields = system.stat_fields(f"{tid}/task/{tid}")
-    return fields is not None and fields[0] in _RUNS and int(fields[11]) < since + _USER_TIME
 
 
 # --- The group of a thread

@@ -2,8 +2,9 @@
 """Runs reconcile: surveys, diagnoses and acts in passes. It may run beside hooks and other reconciles.
 
 All containers share the time of a run. Each gets one look and one move first (reconcile/move); what is still outside
-after all actions of a pass is waited for together. Another container is the first one in each run, and the action of
-one that was not reached has failed.
+after all actions of a pass is moved then, in turn. Another container is the first one in each run, and the action of
+one that was not reached has failed. Whether an action has succeeded is decided by `_decide`, and at the end of the run
+by what the last look finds outside.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from hook.key import settle
 from hook.models import KeyState, Options, State
 from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
-from hook.reconcile.act import act, end_key, make_container, write_owed
+from hook.reconcile.act import carry_out, end_key, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
-from hook.reconcile.move import Mover, explain_outside, move_until
+from hook.reconcile.move import Mover, explain_outside, finish
 from hook.reconcile.record import LateCpu, change_record
 from hook.reconcile.survey import ALL, ListStates, Scope, Survey
 from hook.store import RunDir
@@ -33,7 +34,7 @@ from hook.words import explain, format_count, printable, short_id, who
 _MOST_PASSES = 3
 _SECONDS = 20.0  # of a run, after which no further container is brought in: there is other work, and a limit of 45 s
 _SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --adopt is to bring in
-_PATIENCE = 4.0  # seconds to wait for the movers of a pass: where 20 programs fork on one busy CPU, one takes 0.2
+_PATIENCE = 4.0  # seconds for the movers of a pass: where 20 programs fork on one busy CPU, one takes 0.2
 _NOT_REACHED = "the run's time to bring in containers was used up; the next run begins with another one"
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
 _HAVE_METRICS = ("retry", "write")
@@ -49,7 +50,6 @@ class Outcome:
     problem: str | None = None  # why it failed, or was not wholly done
     remark: str | None = None  # another problem that was found
     outside: int = 0  # how many threads of the container it left outside its group
-    mover: Mover | None = None  # moves them, and decides what the outcome is
 
 
 class Repairs:
@@ -79,25 +79,27 @@ class Repairs:
         """Whether no action is left undone, and all was read, so that `reconcile` exits with 0."""
         return self.ended is None and not (self.failed or self.unread or self.unanswered)
 
-    def act(self, survey: Survey, actions: list[Action]) -> None:
-        """Do these actions, then wait for the threads of all their containers together.
+    def work_through(self, survey: Survey, actions: list[Action]) -> None:
+        """Carry out these actions, then move the threads that are still outside in all their containers.
 
         The actions are in the order of their verbs; those of one verb begin with another one in each run.
         """
         self.undone = len(actions)
-        waiting: list[tuple[Outcome, Mover]] = []
+        waiting: list[tuple[_Attempt, Mover]] = []
         for action in sorted(runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb)):
             self.at = action
-            is_late = action.verb in BRING_IN and system.monotonic() >= self._deadline
-            outcome = Outcome(action, _NOT_REACHED) if is_late else _attempt(survey, action)
-            if outcome is not None and outcome.mover is not None and not outcome.mover.has_ended:
-                waiting.append((outcome, outcome.mover))
+            if action.verb in BRING_IN and system.monotonic() >= self._deadline:
+                self._end(Outcome(action, _NOT_REACHED))
+                continue
+            attempt = _try(survey, action)
+            if isinstance(attempt.result, Mover) and not attempt.result.has_ended:
+                waiting.append((attempt, attempt.result))
             else:
-                self._end(outcome)
+                self._end(_decide(attempt))
         self.at = None
-        move_until([mover for _, mover in waiting], system.monotonic() + _PATIENCE)
-        for outcome, _ in waiting:
-            self._end(outcome)
+        finish([mover for _, mover in waiting], _PATIENCE)
+        for attempt, _ in waiting:
+            self._end(_decide(attempt))
 
     def fail_repeated(self, planned: list[Action]) -> None:
         """Count an action as failed that was done in an earlier pass and is needed again: it has changed nothing.
@@ -116,7 +118,7 @@ class Repairs:
         for action in planned:
             if action.verb == "adopt" and action.id not in failed:
                 number = self.outside[action.container]
-                self._end(_fail(Outcome(action, outside=number), explain_outside(number, 0)))
+                self._end(Outcome(action, _word(explain_outside(number, 0)), outside=number))
         self.read_left(survey)
 
     def read_left(self, survey: Survey) -> None:
@@ -130,55 +132,59 @@ class Repairs:
         """Bring in running containers without a record, after all passes."""
         self._deadline = system.monotonic() + _SECONDS_TO_ADOPT
         before = len(self.outcomes)
-        self.act(survey, actions)
+        self.work_through(survey, actions)
         self.outside.update((done.action.container, done.outside) for done in self.outcomes[before:] if done.outside)
 
     def _end(self, outcome: Outcome | None) -> None:
         """Note the outcome of an action, if it was needed."""
-        done = _judge(outcome, outcome.mover) if outcome is not None and outcome.mover is not None else outcome
-        if done is not None:
-            self.outcomes.append(done)
+        if outcome is not None:
+            self.outcomes.append(outcome)
             if self._note is not None:
-                self._note(done)
+                self._note(outcome)
         self.at, self.undone = None, max(0, self.undone - 1)
 
 
-def _attempt(survey: Survey, action: Action) -> Outcome | None:
-    """Do an action, and return its outcome.
+class _Attempt(NamedTuple):
+    """What came of an action: whether it was needed, the mover of a container's threads, or an error."""
 
-    A failure does not stop the other actions. There is no outcome if the action was no longer needed, as after a hook
-    that ran since the survey, or the end of the container, or is left to a hook.
-    """
+    action: Action
+    result: bool | Mover | HookError | OSError
+    complaints: list[HookError]  # other problems that were found
+
+
+def _try(survey: Survey, action: Action) -> _Attempt:
+    """Carry out an action. A failure does not stop the other actions."""
     survey.context.run.complaints = complaints = list[HookError]()
     try:
-        done = act(survey, action)
-        mover = done if isinstance(done, Mover) else None
-        outcome = Outcome(action, mover=mover) if done or complaints else None
+        return _Attempt(action, carry_out(survey, action), complaints)
     except (HookError, OSError) as error:
-        # A hook holds the key's lock: that hook, or the next run, does the action. Or the container has ended.
-        reason = error.reason if isinstance(error, HookError) else None
-        is_over = reason == Reason.LOCK_TIMEOUT or (reason == Reason.TASK_GONE and not complaints)
-        outcome = None if is_over else _fail(Outcome(action), error)
-    remark = "; ".join(str(explain(error)) for error in complaints) or None
-    return outcome and replace(outcome, remark=remark)
+        return _Attempt(action, error, complaints)
 
 
-def _judge(outcome: Outcome, mover: Mover) -> Outcome | None:
-    """Return the outcome of an action when its mover has ended, or is given up; None if there was nothing to move."""
-    action = outcome.action
-    if not mover.has_ended:
-        outcome = replace(outcome, outside=mover.outside)
-    if mover.problem is not None:
-        return _fail(outcome, mover.problem)
-    if action.verb != "adopt" or not action.key:
-        return outcome
-    why = f"{mover.moved} of its threads were not in its group"
-    return replace(outcome, action=replace(action, why=why)) if mover.moved else None
+def _decide(attempt: _Attempt) -> Outcome | None:
+    """Decide whether an action has succeeded, once its mover has ended, or is given up.
+
+    There is no outcome if the action was no longer needed, as after a hook that ran since the survey, or the end of the
+    container, or is left to a hook.
+    """
+    action, result, complaints = attempt
+    mover = result if isinstance(result, Mover) else None
+    error = mover.problem if mover is not None else result if isinstance(result, Exception) else None
+    # A hook holds the key's lock: that hook, or the next run, does the action. Or the container has ended.
+    reason = error.reason if isinstance(error, HookError) else None
+    if reason == Reason.LOCK_TIMEOUT or (not complaints and (result is False or reason == Reason.TASK_GONE)):
+        return None
+    if mover is not None and error is None and action.verb == "adopt" and action.key:
+        if not mover.moved:
+            return None
+        action = replace(action, why=f"{mover.moved} of its threads were not in its group")
+    remark = "; ".join(str(explain(complaint)) for complaint in complaints) or None
+    outside = mover.outside if mover is not None and not mover.has_ended else 0
+    return Outcome(action, _word(error) if error is not None else None, remark, outside)
 
 
-def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
-    """Return the outcome of an action that an error has ended."""
-    return replace(outcome, problem=str(explain(as_hook_error("cannot read or write a file", error))))
+def _word(error: HookError | OSError) -> str:
+    return str(explain(as_hook_error("cannot read or write a file", error)))
 
 
 def plan_repairs(options: Options, scope: Scope = ALL) -> Repairs:
@@ -249,7 +255,7 @@ def _repair(look: Callable[[], Survey], asks: ListStates | None, done: Repairs) 
         if not actions or passes == _MOST_PASSES:
             break
         passes += 1
-        done.act(survey, actions)
+        done.work_through(survey, actions)
     if survey.podman.wants_pods:
         system.try_call(system.write_new, podman.MARK, "", survey.context.run.descriptor)
     done.conclude(survey, planned)

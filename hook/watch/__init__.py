@@ -12,10 +12,10 @@ steps of createRuntime, under the key's lock. If a hook holds that lock, or no R
 
 A process is moved as soon as its exec is known. Its container is looked at (reconcile/move) a moment later, because a
 child that the process was just forking appears only then; or at once, if the process has ended by then. On a busy CPU
-a fork can take far longer, so further looks follow while one that began before a move may go on. If the process is gone
-before its container is known, the cgroups of all containers are read: some 30 us for each, and once a minute the tasks
-of its group. These reads take at most a twentieth of the time; a further one waits until it is due.
-A program that forks faster than it can be moved gets the next look.
+a fork can take far longer: its child is left to the next look, or to reconcile. If the process is gone before its
+container is known, the cgroups of all containers are read: some 30 us for each, and once a minute the tasks of its
+group. These reads take at most a twentieth of the time; a further one waits until it is due. A program that forks
+faster than it can be moved gets the next look.
 
 Killed at any point, it leaves only its record for `metrics`, and loses the counts of the last minute.
 """
@@ -161,20 +161,19 @@ class Watch:
         Takes those that it has looked at out of `due`. Schedules the next look so that this one takes a twentieth of
         the time until then. A look that took much longer than that was preempted: the whole time does not count.
         """
-        ended: list[tuple[Place, Mover]] = []
+        stepped: list[tuple[Place, Mover]] = []
         while due:
             _, place = due.popitem()
             with self._guard(f"all of {place.container}"):
                 mover = self._find_mover(place)
                 mover.step()
-                ended.append((place, mover))
+                stepped.append((place, mover))
             if system.monotonic() >= began + _SECONDS:
                 break
         # All have had a look and a move. The rest of the time is for what forks faster than it can be moved, and for a
-        # look after the last move. One that waits for the end of a fork is looked at again later.
-        quick = [mover for _, mover in ended if mover.outside or (mover.has_moved and not mover.forking)]
-        move.move_until(quick, began + _SECONDS)
-        for place, mover in ended:
+        # look after the last move.
+        move.finish([mover for _, mover in stepped], began + _SECONDS - system.monotonic())
+        for place, mover in stepped:
             self._end(place, mover)
         now = system.monotonic()
         self._due = now + max(_SHARE * min(now - began, 2 * _SECONDS), _SETTLING if self._waiting else 0.0)

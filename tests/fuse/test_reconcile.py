@@ -59,7 +59,7 @@ def settled(hook: Hook) -> None:
     assert reconcile(hook, "--dry-run") == []
 
 
-# --- What a container can do to be waited for, or not be found
+# --- What a container can do to hold up others, or not be found
 
 VFORK = """\
 import posix, sys
@@ -69,7 +69,7 @@ posix.posix_spawn("/bin/true", ["true"], {}, file_actions=[(posix.POSIX_SPAWN_OP
 """Its child, which shares its memory, opens a FIFO without a writer before it execs. It waits for that in state D."""
 
 
-def test_parent_of_vfork_holds_up_no_other_container_and_is_a_failure_once(hook: Hook, tmp_path: Path) -> None:
+def test_parent_of_vfork_and_its_child_are_brought_in_and_hold_up_no_other(hook: Hook, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with ExitStack() as stack:
@@ -81,9 +81,8 @@ def test_parent_of_vfork_holds_up_no_other_container_and_is_a_failure_once(hook:
         done = json.loads(outcome.stdout)
         assert hook.tasks(f"oci-{OTHER}") == victim.pids()
         assert hook.tasks(f"oci-{UID}") == threads(*cgroup.pids())
-        (failed,) = [outcome for outcome in done["actions"] if outcome["problem"]]
-        assert (done["ended"], outcome.status) == (None, 1)
-        assert "may still be outside its group, after 2 were moved in" in failed["problem"]
+        problems = [outcome["problem"] for outcome in done["actions"] if outcome["problem"]]
+        assert (done["ended"], outcome.status, problems) == (None, 0, [])
         assert reconcile(hook) == []
 
 

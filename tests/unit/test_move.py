@@ -11,7 +11,7 @@ import pytest
 
 from hook import system
 from hook.errors import WRONG_CTRL_GROUP, HookError
-from hook.reconcile.move import Mover, Place, Source, move_until, read_groups
+from hook.reconcile.move import Mover, Place, Source, finish, read_groups
 from hook.reconcile.record import LateCpu
 from hook.resctrl import Resctrl
 from hook.words import explain
@@ -76,9 +76,8 @@ class Chain:
     def mover(self, read: Callable[[], set[int]] | None = None) -> Mover:
         self.node.machine.caller.calls = 0
         mover = self.new_mover(read)
-        if not mover.step():
-            self.node.machine.caller.calls = 0
-            move_until([mover], self.kernel.now + 2)
+        mover.start()
+        finish([mover])
         return mover
 
     def new_mover(self, read: Callable[[], set[int]] | None = None, late: LateCpu | None = None) -> Mover:
@@ -101,27 +100,30 @@ def test_chain_of_forks_is_moved_in_by_the_first_look_that_is_quick_enough(chain
     chain.ends_early = 3
     mover = chain.mover()
     assert (mover.moved, mover.outside) == (1, 0)
+    assert chain.slept == [0.001], "before the last look only: the chain would go on"
     for _ in range(3):
         chain.go_on()
     assert chain.groups() == {INIT, chain.link}, "what it forks later is in the group by itself"
 
 
-def test_what_a_thread_forks_while_it_is_moved_is_moved_when_it_appears(chain: Chain) -> None:
-    """The kernel gives a child its groups long before it shows it."""
+@pytest.mark.parametrize("is_late", [False, True], ids=["in the pause after it", "after the last look"])
+def test_child_of_a_fork_that_began_before_the_move_is_moved_by_the_look_that_shows_it(
+    chain: Chain, *, is_late: bool
+) -> None:
+    """The kernel gives a child its groups long before it shows it. What this look does not show is the next one's."""
 
     def fork_now() -> None:
-        chain.become(1000, "R")
         chain.fork(1000, 1001)
+        chain.become(1000, "D")  # it is in the fork
         chain.hidden = {1001}
-        chain.during = lambda: setattr(chain, "during", appear)  # in the second pause
-
-    def appear() -> None:
-        chain.hidden.clear()
-        chain.become(1000, "S")
+        chain.during = (lambda: None) if is_late else chain.hidden.clear
 
     chain.node.machine.before_put = fork_now
     mover = chain.mover()
-    assert (mover.moved, mover.outside) == (2, 0)
+    assert (mover.moved, mover.problem, mover.has_ended) == (1 if is_late else 2, None, True)
+    assert len(chain.slept) <= 2, "a fork is not waited for"
+    chain.hidden.clear()
+    assert chain.mover().moved == int(is_late)
     assert chain.groups() == {INIT, 1000, 1001}
 
 
@@ -133,65 +135,21 @@ def test_after_the_last_move_it_looks_once_more_and_where_nothing_is_outside_onc
 
 
 @pytest.mark.parametrize(
-    "what",
-    [
-        lambda chain: chain.become(1000, "S"),
-        lambda chain: chain.become(1000, "R", 5),
-        lambda chain: chain.kernel.die(1000),
-    ],
-    ids=["sleeps", "computes", "ends"],
-)
-def test_it_looks_until_no_thread_that_was_moved_can_be_forking_any_more(
-    chain: Chain, what: Callable[[Chain], object]
-) -> None:
-    def go_on() -> None:
-        if len(chain.slept) < 30:
-            chain.during = go_on
-        else:
-            what(chain)
-
-    chain.become(1000, "R")
-    chain.during = go_on
-    mover = chain.mover()
-    assert (mover.moved, len(chain.slept), chain.looks) == (1, 30, 31)
-    assert chain.slept[:3] == [0.001, 0.002, 0.004]
-    assert max(chain.slept) == 0.05
-
-
-def test_the_program_itself_is_not_waited_for(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`assign` of its own parent moves itself as well, and always runs while it looks."""
-    monkeypatch.setattr(system, "process_id", lambda: 1000)
-    chain.become(1000, "R")
-    assert (chain.mover().moved, chain.slept) == (1, [0.001])
-
-
-@pytest.mark.parametrize("state", ["R", "D"])
-def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds_and_may_have_a_child_outside(
-    chain: Chain, state: str
-) -> None:
-    chain.become(1000, state)
-    mover = chain.mover()
-    assert (mover.moved, mover.outside) == (1, 0)
-    assert 2.0 <= sum(chain.slept) + chain.looks * LOOK <= 2.1
-    assert "others of its threads may still be outside its group, after 1 were moved in" in str(mover.problem)
-
-
-@pytest.mark.parametrize(
     ("line", "state", "hint"),
     [
-        ("freezer:/x", "FROZEN\n", "it is frozen, and one of its threads may be in a fork"),
-        ("freezer:/x", "FREEZING\n", "it is frozen, and one of its threads may be in a fork"),
-        ("freezer:/x", "THAWED\n", "it forks faster than its threads can be moved"),
-        ("freezer:/x", None, "it forks faster than its threads can be moved"),
-        ("freezer:/gone", "FROZEN\n", "it forks faster than its threads can be moved"),
-        ("cpu,cpuacct:/x", "FROZEN\n", "it forks faster than its threads can be moved"),
+        ("freezer:/x", "FROZEN\n", "it is frozen; the next run looks again"),
+        ("freezer:/x", "FREEZING\n", "it is frozen; the next run looks again"),
+        ("freezer:/x", "THAWED\n", "it has too many threads, or forks faster"),
+        ("freezer:/x", None, "it has too many threads, or forks faster"),
+        ("freezer:/gone", "FROZEN\n", "it has too many threads, or forks faster"),
+        ("cpu,cpuacct:/x", "FROZEN\n", "it has too many threads, or forks faster"),
     ],
 )
 def test_a_container_that_its_cgroup_freezes_is_called_frozen(
     chain: Chain, monkeypatch: pytest.MonkeyPatch, line: str, state: str | None, hint: str
 ) -> None:
-    """By cgroup v1: the threads of one that cgroup v2 freezes sleep."""
-    chain.become(1000, "D")
+    """By cgroup v1."""
+    chain.ends_early, chain.seconds = 10**6, 0.01
     mover = chain.mover()
     texts = {"/sys/fs/cgroup/freezer/x/freezer.state": state}
     monkeypatch.setattr(system, "cgroups", {INIT: [line]}.get)
@@ -200,36 +158,42 @@ def test_a_container_that_its_cgroup_freezes_is_called_frozen(
     assert explain(mover.problem or OSError()).hint.startswith(hint)
 
 
-def test_moves_are_waited_for_together_and_one_that_fails_ends_alone(chain: Chain) -> None:
+def test_movers_are_stepped_in_turn_for_what_is_left_of_each_ones_time_and_one_that_fails_ends_alone(
+    chain: Chain,
+) -> None:
     chain.kernel.die(1000)
     movers = {}
     for pid in (1001, 1002, 1003):
         chain.node.spawn(pid)
-        chain.become(pid, "D")
-        movers[pid] = chain.new_mover(partial(set, [pid]))
+        movers[pid] = chain.new_mover(partial(read_slowly, chain, {pid, 99} if pid == 1001 else {pid}))
         assert not movers[pid].step()
-    chain.become(1002, "S")
     movers[1003]._source = Source(fails(errno.EIO))
     began = chain.kernel.now
-    move_until(movers.values(), began + 2)
+    finish(movers.values())
     assert [mover.has_ended for mover in movers.values()] == [False, True, True]
+    assert [mover.outside for mover in movers.values()] == [1, 0, 0]
     assert [mover.error is not None for mover in movers.values()] == [False, False, True]
-    assert began + 2 <= chain.kernel.now <= began + 2.1
+    assert chain.kernel.now - began == pytest.approx(3 * (0.2 - LOOK), abs=2 * LOOK)
 
 
-def test_move_that_forks_does_not_slow_down_one_with_threads_outside(chain: Chain) -> None:
+def read_slowly(chain: Chain, tids: set[int]) -> set[int]:
+    chain.node.machine.caller.calls = 0
+    chain.kernel.now += LOOK
+    return tids
+
+
+def test_mover_that_waits_for_its_last_look_does_not_slow_down_one_with_threads_outside(chain: Chain) -> None:
     """A pause would let a chain go on."""
     chain.node.spawn(2000)
-    chain.become(2000, "D")
     waiting = chain.new_mover(lambda: {2000})
     chain.ends_early = 20
     quick = chain.new_mover()
     chain.hidden = {2000}
     assert not waiting.step()
     assert not quick.step()
-    move_until([waiting, quick], chain.kernel.now + 0.0035)
-    assert (waiting.has_ended, quick.has_ended, quick.moved) == (False, True, 1)
-    assert chain.slept[:1] == [0.001], "only when nothing is outside"
+    finish([waiting, quick])
+    assert (waiting.has_ended, quick.has_ended, quick.moved) == (True, True, 1)
+    assert chain.slept == [0.001], "only when nothing is outside"
 
 
 def test_threads_that_are_inside_are_known_by_one_read_of_the_group(
@@ -250,10 +214,10 @@ def test_threads_that_are_inside_are_known_by_one_read_of_the_group(
     assert asked == [INIT, 1000]
 
 
-def test_step_that_has_too_many_to_move_goes_on_later_with_the_rest(
+def test_container_with_too_many_threads_to_move_in_its_time_leaves_the_rest_to_the_next_run(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one container has to be moved holds up the others for the time of one step only."""
+    """It holds up the others no longer, and says how many it left."""
     for number in range(100):
         chain.fork(1000, 2000 + number)
     slow_down(monkeypatch, chain, 0.01)
@@ -262,8 +226,13 @@ def test_step_that_has_too_many_to_move_goes_on_later_with_the_rest(
     assert not mover.step()
     assert 0.2 <= chain.kernel.now - before <= 0.22
     assert (20 <= mover.moved <= 21, mover.moved + mover.outside) == (True, 101)
-    move_until([mover], chain.kernel.now + 2)
-    assert (mover.moved, mover.outside) == (101, 0)
+    finish([mover])
+    assert f"{mover.outside} of its threads are still outside" in str(mover.problem)
+    chain.hidden = set()
+    for _ in range(5):
+        mover = chain.new_mover()
+        mover.start()
+    assert (mover.outside, len(chain.groups())) == (0, 102)
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, chain: Chain, seconds: float) -> None:
@@ -312,6 +281,15 @@ def test_nothing_is_moved_where_the_tasks_of_other_tools_cannot_be_read(chain: C
     assert caught is not None
     assert f"cannot read which tasks are in {theirs}" in str(explain(caught))
     assert chain.groups() == {INIT}
+
+
+def test_container_that_ends_while_a_thread_is_outside_is_no_problem(chain: Chain) -> None:
+    chain.ends_early = 1
+    mover = chain.new_mover()
+    assert (mover.step(), mover.outside) == (False, 1)
+    chain.kernel.die(INIT)
+    chain.node.remove_groups()
+    assert (mover.step(), mover.problem) == (True, None)
 
 
 def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:

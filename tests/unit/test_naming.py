@@ -141,15 +141,15 @@ def test_logs_are_listed_only_for_a_live_pod_without_names(node: Node, monkeypat
 def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hook named the pod, and brought another container, since the survey."""
     start(node, IDS[0])
-    real = acting.act
+    real = acting.carry_out
 
-    def act(survey: Survey, action: Action) -> bool | Mover:
-        monkeypatch.setattr("hook.reconcile.run.act", real)
+    def carry_out(survey: Survey, action: Action) -> bool | Mover:
+        monkeypatch.setattr("hook.reconcile.run.carry_out", real)
         annotations = {"io.kubernetes.pod.name": "hooked", "io.kubernetes.pod.namespace": "ns"}
         start(node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": "new"})
         return real(survey, action)
 
-    monkeypatch.setattr("hook.reconcile.run.act", act)
+    monkeypatch.setattr("hook.reconcile.run.carry_out", carry_out)
     assert node.verbs() == []
     assert read_names(node) == ("ns", "hooked", {IDS[0]: "new", IDS[1]: "new"})
 

@@ -144,27 +144,6 @@ def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(
     assert watch.wait() is None
 
 
-def test_child_of_a_fork_that_takes_longer_than_the_next_look_is_moved_in_when_it_appears(node: WatchedNode) -> None:
-    """On a busy CPU the parent waits amid the fork."""
-    parent = node.spawn(8)
-    parent.state = "R"
-    watch = move_until(node)
-    watch.bring_in(8)
-    other = node.spawn(10)
-    other.state = "R"
-    watch.bring_in(10)
-    other.state = "S"
-    for _ in range(3):
-        assert watch.wait() == pytest.approx(0.01)
-        node.kernel.now += 0.01
-        watch.look()
-    node.spawn(9)
-    parent.state = "S"
-    node.kernel.now += watch.wait() or 0
-    watch.look()
-    assert (node.groups(), watch.wait()) == ({GROUP: {7, 8, 9, 10}}, None)
-
-
 def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
     node: WatchedNode,
 ) -> None:
@@ -593,20 +572,6 @@ def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
     watch = move_until(node)
     look_at_all(watch)
     assert (watch.moved, watch.failed, len(lines)) == (0, int(number == 5), int(number == 5))
-
-
-def test_threads_that_run_in_the_kernel_hold_up_no_other_container(node: WatchedNode) -> None:
-    """Each may be in a fork, and held up all others for a second."""
-    for pid in range(1000, 1022):
-        node.start(f"{pid:064d}", pid)
-        node.spawn(pid + 1000, cgroup_of(f"{pid:064d}")).state = "D"
-    node.spawn(8)
-    before = node.kernel.now
-    watch = move_until(node)
-    look_at_all(watch)
-    assert node.groups()[GROUP] >= {8, *range(2000, 2022)}
-    assert node.kernel.now - before <= 0.01
-    assert (watch.failed, len(watch._waiting)) == (0, 22)
 
 
 def test_container_that_stays_outside_gives_the_others_a_look_first(node: WatchedNode) -> None:
