@@ -15,6 +15,8 @@ from hook.models import Annotations, Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hook.labels import Names
     from hook.models import Kind, Member, Options
 
@@ -70,6 +72,8 @@ class Container:
         self.labels: dict[str, str] = {}
         # Its process has used CPU time before it joined, which no group of its key has counted.
         self.is_late = False
+        # Keys that may have its process as a member already. A tool lists them; a hook looks at none of them.
+        self.other_keys: Iterable[str] = ()
         # On its way into its group (create_runtime): the ctrl_group that it was seen in, for kernels without
         # /proc/PID/cpu_resctrl_groups; when every wait ends, and until when no other process can have the pid of a new
         # one (system.monotonic); the time of the present try (CLOCK_BOOTTIME, Unix time); and what the tries before it

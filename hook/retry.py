@@ -133,18 +133,17 @@ def leave_other_keys(context: Context, former: str | None, container: Container,
     """
     if former is not None:
         _give_up(context, former, container, own)
-    if not container.is_new:
-        _refuse_second_key(context, container, own)
+    _refuse_second_key(context, container, own, container.other_keys)
 
 
-def _refuse_second_key(context: Context, container: Container, own: Key, keys: Iterable[str] | None = None) -> None:
-    """Raise HookError `usage` if the process of a container is a member of a key that is not its `own`.
+def _refuse_second_key(context: Context, container: Container, own: Key, keys: Iterable[str]) -> None:
+    """Raise HookError `usage` if the process of a container is a member of one of these `keys` besides its `own`.
 
     Each of two keys would move it to its own group, and be charged for a part of its use. The kinds of both do not
-    matter, nor who brings the process in. `keys` are those to look at. Tools, which know less of a process, look at
-    all, and fail (OSError) if one cannot be read; a damaged one is rebuilt from its group.
+    matter, nor who brings the process in. Tools, which know less of a process, fail (OSError) if a key cannot be read;
+    a damaged one is rebuilt from its group.
     """
-    for name in context.run.list_names(KeyState) if keys is None else keys:
+    for name in keys:
         state = None
         try:
             state = context.run.read(KeyState, name) if name != own.name else None

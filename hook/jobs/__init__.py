@@ -23,7 +23,7 @@ from hook.models import Failure, Index, KeyState, Options
 from hook.node import command, processes
 from hook.node.processes import Process, Processes
 from hook.poststop import forget_failure
-from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_key, lock_process
+from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_key, lock_joining, lock_process
 from hook.reconcile.move import finish
 from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
@@ -94,7 +94,7 @@ def assign(
     joined: list[Container] = []
     try:
         for process in joining:
-            with lock_process(context, process.pid, process.starttime):
+            with lock_joining(survey, process):
                 state = context.run.glance(KeyState, key)
                 is_member = state is not None and process.is_member(state.members.get(process.id))
                 process.is_late = not is_member and _has_run(survey, process.pid, before.inside)

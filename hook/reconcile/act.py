@@ -66,7 +66,7 @@ def carry_out(survey: Survey, action: Action) -> bool | Mover:
         # Its runtime named the pid after the survey. So a process that the survey saw is the container's.
         if not survey.processes.is_alive(container):
             return False
-        with lock_process(survey.context, container.pid, container.starttime):
+        with lock_joining(survey, container):
             return adopt_running(survey, container)
     if not action.key:
         return _act_on_failure(survey, action)
@@ -351,7 +351,7 @@ def retry(survey: Survey, name: str) -> bool | Mover:
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name
-    with lock_process(survey.context, container.pid, container.starttime):
+    with lock_joining(survey, container):
         # After its start time was read: the pid can have become another process's since the plan was made. And under
         # the lock: a release removes the record of a job's.
         is_needed = any(action.verb == "retry" for action in diagnose_failure(survey, name))
@@ -373,6 +373,23 @@ def lock_process(context: Context, pid: int, starttime: int | None) -> LockedKey
     name = processes.name_job_process(pid, starttime or 0)
     lock = f"{name:-<{LONGEST_KEY + 1}}"  # which is no job's key
     return context.run.lock(lock, system.monotonic() + context.options.lock_timeout)
+
+
+def lock_joining(survey: Survey, container: Container) -> LockedKey:
+    """Take the lock of a process that is to join a key, and list the keys that it may be in. Raises HookError.
+
+    Those are its keys at the survey, and those since then by what it is called in the index: as the process of a job,
+    or as the container that its cgroup names. A key that the survey could not read may have any process.
+    """
+    context, pid = survey.context, container.pid
+    locked = lock_process(context, pid, container.starttime)
+    marked = (identity.find_marked(place) for place in container.places)
+    names = {name for cgroups in marked for _, name in cgroups}
+    names.add(processes.name_job_process(pid, container.starttime or 0))
+    indexed = (records.glance_index(context.run, name) for name in names)
+    known = survey.memberships.get(pid, ())
+    container.other_keys = {*known, *survey.records.unreadable, *filter(None, indexed)}
+    return locked
 
 
 def check_job_processes(survey: Survey, key: str, joining: list[Container]) -> str:
@@ -415,7 +432,7 @@ def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     if container.starttime != member.starttime or survey.groups.is_others(survey.groups.find(member.pid) or ""):
         return False
     try:
-        with lock_process(context, container.pid, container.starttime):
+        with lock_joining(survey, container):
             return _monitor(survey, container, Key(state.key, state.kind), was_in=True)
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.

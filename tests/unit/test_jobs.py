@@ -489,6 +489,35 @@ def test_of_two_keys_that_want_a_process_at_once_one_gets_it(node: Node) -> None
     node.assert_settled()
 
 
+@pytest.mark.parametrize("shows_groups", [True, False])
+@pytest.mark.parametrize("is_first", ["assign", "adopt"])
+def test_what_has_joined_a_key_since_the_survey_joins_no_second_one(
+    node: Node, is_first: str, *, shows_groups: bool
+) -> None:
+    """Of `assign` and `reconcile --adopt` each has surveyed the node before the other one puts the process in."""
+    node.kernel.shows_groups = shows_groups
+    node.spawn(9)
+    state = write_bundle(node, 9)
+    ways: dict[str, Callable[[], object]] = {
+        "assign": lambda: assign(node, "a", 9),
+        "adopt": lambda: adopt_it(node, state),
+    }
+    first = ways.pop(is_first)
+    lock, waiting = act.lock_process, [first]
+
+    def come_between(context: Context, pid: int, born: int | None) -> LockedKey:
+        while waiting:
+            waiting.pop()()
+        return lock(context, pid, born)
+
+    node.patch.setattr(act, "lock_process", come_between)
+    for second in ways.values():
+        second()
+    key, other = ("a", UID) if is_first == "assign" else (UID, "a")
+    assert (node.groups(), node.find_state(other)) == ({f"oci-{key}": {9}}, None)
+    node.assert_settled()
+
+
 BUNDLE = f"/b/{ID}"
 
 
@@ -567,7 +596,7 @@ def take_the_number(node: Node) -> None:
     node.spawn(9, "/user.slice", born=300)
 
 
-@pytest.mark.parametrize("place", ["Survey", "lock_process"])
+@pytest.mark.parametrize("place", ["Survey", "lock_joining"])
 def test_failed_assign_records_the_process_that_was_there_at_its_start(node: Node, place: str) -> None:
     """It has ended while the call waited, and another one has its number: that one has asked for nothing."""
     node.spawn(9, "/user.slice")
@@ -575,7 +604,7 @@ def test_failed_assign_records_the_process_that_was_there_at_its_start(node: Nod
 
     def wait(*given: Any, **named: Any) -> Any:  # noqa: ANN401
         take_the_number(node)
-        if place == "lock_process":
+        if place == "lock_joining":
             raise HookError(Reason.LOCK_TIMEOUT, "job locked", key="a")
         return go_on(*given, **named)
 
@@ -675,7 +704,7 @@ def test_failure_that_was_on_record_before_a_failed_call_stays(node: Node) -> No
             assert assign(node, "b", pid) is None
         return lock(context, pid, born)
 
-    node.patch.setattr(jobs, "lock_process", come_between)
+    node.patch.setattr(act, "lock_process", come_between)
     error = assign(node, "a", 7, 9)
     assert isinstance(error, HookError)
     assert "process 9 is job-9-100, a member of key b" in str(explain(error))

@@ -19,7 +19,7 @@ from hook import counters, system, validation
 from hook.context import Context
 from hook.errors import HookError
 from hook.identity import Container
-from hook.models import Failure, KeyState
+from hook.models import Failure, KeyState, State
 from hook.node import podman, processes, runtimes
 from hook.node.processes import Groups
 from hook.reconcile import act as acting
@@ -394,18 +394,21 @@ def test_what_a_container_used_before_it_was_monitored_is_counted(node: Node) ->
 # --- What it costs
 
 
-def count_reads(node: Node, expected: set[str]) -> int:
-    """How often a reconcile that does these actions opens something in /proc. It lists /proc itself once a pass."""
+def count_reads(node: Node, expected: set[str], **scope: Any) -> int:  # noqa: ANN401
+    """How often a reconcile that does these actions opens something in /proc, or the record of a key.
+
+    It lists /proc itself once a pass.
+    """
     paths: list[bytes] = []
     real = node.machine.open
 
     def open_noted(path: bytes, *arguments: int, **keywords: int) -> int:
-        if path.startswith(b"/proc"):
+        if path.startswith((b"/proc", b"groups/")):
             paths.append(path)
         return real(path, *arguments, **keywords)
 
     node.machine.open = open_noted  # type: ignore[method-assign,assignment]
-    assert {*node.verbs()} == expected
+    assert {*node.verbs(**scope)} == expected
     node.machine.open = real  # type: ignore[method-assign]
     assert paths.count(b"/proc") <= 1 + len(expected)
     return len(paths)
@@ -429,6 +432,20 @@ def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(no
     few = measure(node, 1000, 10)
     many = measure(node, 2000, 30)  # and the ten from before
     assert [round(big / small, 1) <= 4.2 for big, small in zip(many, few)] == [True] * 3, (few, many)
+
+
+def test_the_cost_of_adoption_grows_with_the_adopted_and_not_with_their_product_with_the_keys(node: Node) -> None:
+    """For each one it read the records of all keys."""
+    counts = []
+    for pids in (range(1000, 1010), range(2000, 2040)):
+        states = []
+        for pid in pids:
+            name = f"{pid:064d}"
+            node.spawn(pid, cgroup_of(name, f"{pid:08d}{UID[8:]}"))
+            known = {"ociVersion": "1.0", "id": name, "status": "running", "pid": pid}
+            states.append(State.model_validate({**known, "bundle": "/nowhere", "annotations": {}}))
+        counts.append(count_reads(node, {"adopt"}, asks=lambda _known, states=states: (states, [])))
+    assert counts[1] <= 4.5 * counts[0], counts
 
 
 # --- What people have a day to look at
