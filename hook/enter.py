@@ -23,7 +23,7 @@ def enter(context: Context, locked: LockedKey, after: KeyState, path: str, conta
     """
     group = life.get_group(after, path)
     if group.begin is not None:
-        is_there = resctrl.is_about(group, context.resctrl.identify(path))
+        is_there = context.resctrl.has(group)
         # Before mkdir, so that the record says that a new directory comes. Killed after it, the next hook reads the
         # new counters as a begin, not as those of the former directory.
         after = life.resume(after, group) if is_there else _remake(after, path)

@@ -38,7 +38,7 @@ def explain_refusal(kernel: Resctrl, operation: str, path: str, error: OSError, 
         reason, kind = Reason.IO, "group gone"
         if not kernel.is_mounted():
             reason, kind = Reason.NOT_MOUNTED, "unmounted"
-        elif not system.is_directory(path.rpartition("/")[0]):
+        elif kernel.is_gone(path.rpartition("/")[0]):
             reason, kind = Reason.NO_CTRL_GROUP, "no ctrl_group"
     return HookError(reason, kind, pid=pid, **facts)
 

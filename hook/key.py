@@ -7,7 +7,7 @@ the other order: that of a container which comes.
 
 from __future__ import annotations
 
-from hook import life_end, resctrl, system
+from hook import life_end, system
 from hook.errors import HookError
 from hook.models import Index
 from hook.validation import replace
@@ -152,7 +152,7 @@ def read_finals(context: Context, state: KeyState, skipped: Collection[str] = ()
         if group.path in skipped or group.begin is None or group.end is not None:
             continue
         try:
-            if resctrl.is_about(group, context.resctrl.identify(group.path)):
+            if context.resctrl.has(group):
                 finals[group.path] = context.resctrl.counters(group.path)
         except HookError:
             pass

@@ -22,25 +22,24 @@ class Resctrl:
     def __init__(self, root: str) -> None:
         self.root = root
 
-    def exists(self, path: str | None = None) -> bool:
-        """Whether a mon_group exists. Raises OSError if that cannot be found out.
+    def exists(self, path: str) -> bool:
+        """Whether a group exists, or another directory of resctrl. Raises OSError if that cannot be found out.
 
-        Without a path this is about resctrl's own directory, which a kernel without resctrl, or a CPU without RDT, does
-        not have.
+        A kernel without resctrl, or a CPU without RDT, does not have its own directory, `root`.
         """
-        try:
-            system.inode(path or self.root)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        return system.find_directory(path)
 
     def is_gone(self, path: str) -> bool:
-        """Whether a mon_group is known not to exist."""
+        """Whether a directory of resctrl is known not to exist."""
         return system.try_call(self.exists, path) is False
 
     def is_mounted(self) -> bool:
-        """Whether mon_groups can be made, which is so if `mon_groups` is a directory."""
-        return system.is_directory(self.root + "/mon_groups")
+        """Whether mon_groups can be made, as far as that can be found out."""
+        return system.try_call(self.exists, self.root + "/mon_groups") is True
+
+    def has(self, group: MonGroup) -> bool:
+        """Whether the directory that is on record of a mon_group is there, and not another one in its place."""
+        return is_about(group, self.identify(group.path))
 
     def path(self, ctrl_group: str, name: str) -> str:
         """The full path of a mon_group; `ctrl_group` is `/` for the root one."""
@@ -157,12 +156,12 @@ class Resctrl:
         It cannot in a pid namespace other than the host's, where `tasks` lacks the tasks of all others.
         """
         try:
-            tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
-        except FileNotFoundError:
+            tasks = self.tasks(path)
+        except OSError:
+            return True
+        if tasks is None:
             return False
-        except OSError as error:
-            return not system.is_gone(error)
-        lives = any(not task.isdigit() or system.is_dead(int(task)) is not True for task in tasks)
+        lives = any(system.is_dead(task) is not True for task in tasks)
         return lives or not system.in_host_namespaces()
 
 

@@ -6,7 +6,7 @@ Imported only after a failure, when a container changes its key or its ctrl_grou
 
 from __future__ import annotations
 
-from hook import key, life_turns, reclaim, resctrl, system
+from hook import key, life_turns, reclaim, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import KeyState
 from hook.validation import replace
@@ -96,7 +96,7 @@ def undo(context: Context, container: Container, locked: LockedKey, before: KeyS
         if not _is_needed(context, container, path, had_group=had_group):
             group = life_turns.find_open(present, path)
             # It was made again, and its counters could not be read.
-            is_new = had_group and not (group and resctrl.is_about(group, context.resctrl.identify(path)))
+            is_new = had_group and not (group and context.resctrl.has(group))
             is_member = before is not None and container.id in before.members
             after = life_turns.restore(before, present, path)
             leaving = [] if is_member else [container.id]

@@ -155,7 +155,7 @@ def _check_resctrl(site: Site) -> Found:
     kernel = resctrl.Resctrl(site.options.resctrl_root)
     if kernel.is_mounted():
         yield from [*_check_read_only(kernel.root)] or [(OK, f"mounted on {kernel.root}", "")]
-    elif not kernel.exists():
+    elif not kernel.exists(kernel.root):
         remedy = "use a machine and a kernel with Intel RDT, AMD QoS or Arm MPAM (see the documentation on hardware)"
         yield FAILURE, f"no {kernel.root}: the kernel or the CPU does not support resctrl", remedy
     elif system.find_directory(kernel.root + "/info"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from hook import labels, life_end, names, reclaim, resctrl, system, validation
+from hook import labels, life_end, names, reclaim, system, validation
 from hook.errors import Reason
 from hook.key import is_held
 from hook.models import Failure, KeyState, Member, State
@@ -303,8 +303,7 @@ class Threads:
         self._inside = {
             group.path: kernel.tasks(group.path)
             for group in state.groups
-            if kernel.exists(group.path)
-            and (group.inode is None or resctrl.is_about(group, kernel.identify(group.path)))
+            if kernel.exists(group.path) and (group.inode is None or kernel.has(group))
         }
         # Path of a group -> IDs of the threads of the containers that were looked at so far.
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}

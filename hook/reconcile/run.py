@@ -359,7 +359,8 @@ def _name(survey: Survey, key: str, container: str = "") -> str:
 def _list_unhooked(survey: Survey) -> Iterator[str]:
     """Name the containers that never got the hook, if any, in a line."""
     try:
-        left = unhooked.find_unhooked(survey.context, survey.processes) if survey.context.resctrl.exists() else None
+        has_resctrl = survey.context.resctrl.exists(survey.context.resctrl.root)
+        left = unhooked.find_unhooked(survey.context, survey.processes) if has_resctrl else None
     except (HookError, OSError) as error:
         yield f"cannot look for containers that never got the hook: {explain(error)}"
         return

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from hook import counters, identity, inventory, reclaim, resctrl, system
+from hook import counters, identity, inventory, reclaim, system
 from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, KeyState, Member, MonGroup, State
@@ -68,7 +68,7 @@ class Survey:
         self.live = scope.live
         self._longest_linger = math.inf if scope.linger is None else scope.linger
         self.boottime = system.boottime()
-        self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
+        self.is_mounted = context.resctrl.exists(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
         # The names of pods and containers.
         self.kubelet = engines.KubeletNames()
         self.podman = podman.PodmanNames(context.run.path)
@@ -138,7 +138,7 @@ class Survey:
         may_lose = self._assigns and bool(counters.pick_traffic(begin))
         if group.begin is None or group.end is not None or not machine or (begin.keys() == machine and not may_lose):
             return group
-        if not resctrl.is_about(group, kernel.identify(group.path)):
+        if not kernel.has(group):
             return group
         now = {counter: text for counter, text in begin.items() if counter in machine}
         if not may_lose and begin.keys() >= machine:

@@ -258,7 +258,9 @@ class Inventory:
         self.watched = records.glance(WatchRecord, "watch")
         """The record of the watch that runs."""
         self.kept_view = records.glance(ViewRecord, "view")
-        self.is_supported = kernel.is_mounted() or (kernel.exists() and not system.is_directory(kernel.root + "/info"))
+        self.is_supported = kernel.is_mounted() or (
+            kernel.exists(kernel.root) and not system.is_directory(kernel.root + "/info")
+        )
         """Whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted."""
         self.is_full = records.is_full()
         """Whether the run directory has no room, so that records may be missing."""
@@ -293,7 +295,7 @@ class Inventory:
         self.rmids = count_rmids(kernel.root, ctrl_groups, len(recorded & paths) + len(lone)) if ctrl_groups else None
         """None if resctrl is not mounted."""
         uncertain = {broken.name for broken in self.unreadable}
-        self.orphans = _find_orphans(lone, prefix, self.keys, uncertain) if self.host_pids else []
+        self.orphans = _find_orphans(kernel, lone, prefix, self.keys, uncertain) if self.host_pids else []
         """Paths of mon_groups; in another namespace it is empty."""
 
     @property
@@ -356,7 +358,7 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
         now = kernel.counters(record.path)
     except HookError:
         now = {}  # it is gone or unreadable: its use is unknown
-    return Group(record, exists=system.is_directory(record.path), now=now)
+    return Group(record, exists=not kernel.is_gone(record.path), now=now)
 
 
 def _add_taken(keys: list[SeenKey], kernel: Resctrl, others: Iterable[str]) -> None:
@@ -368,7 +370,7 @@ def _add_taken(keys: list[SeenKey], kernel: Resctrl, others: Iterable[str]) -> N
         key.taken = {container: places[pid] for container, pid in inits.items() if pid in places}
 
 
-def _find_orphans(lone: list[str], prefix: str, keys: list[SeenKey], uncertain: set[str]) -> list[str]:
+def _find_orphans(kernel: Resctrl, lone: list[str], prefix: str, keys: list[SeenKey], uncertain: set[str]) -> list[str]:
     """Find the orphans among the mon_groups with our prefix and without a record: those without a live member.
 
     While a key is unreadable (`uncertain`) or being rebuilt, any group may belong to it.
@@ -376,7 +378,7 @@ def _find_orphans(lone: list[str], prefix: str, keys: list[SeenKey], uncertain: 
     lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
     uncertain |= {key.state.key for key in keys if key.state.recovering}
     empty = [path for path in lone if path not in lived_in and os.path.basename(path)[len(prefix) :] not in uncertain]
-    return [path for path in empty if system.is_directory(path)]
+    return [path for path in empty if not kernel.is_gone(path)]
 
 
 # --- The use of tasks in no pod

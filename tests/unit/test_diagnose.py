@@ -68,7 +68,6 @@ class Facts(SimpleNamespace):
                 is_mounted=lambda: self.is_mounted,
                 has_live_task=self.orphans.get,
                 exists=lambda path: path != GONE,
-                identify=lambda path: (1, None if path == GONE else 7),
                 is_gone=lambda path: path == GONE,
             ),
         )

@@ -32,11 +32,11 @@ def fail(node: Node, call: str, number: int) -> None:
 
 
 def test_a_directory_is_needed_for_anything(node: Node) -> None:
-    assert (OURS.exists(), OURS.is_mounted()) == (True, True)
+    assert (OURS.exists(RESCTRL), OURS.is_mounted()) == (True, True)
     for content in (None, b""):
         node.kernel.files[RESCTRL + "/mon_groups"] = content
-        assert (OURS.exists(), OURS.is_mounted()) == (True, False)
-    assert not Resctrl("/nowhere").exists()
+        assert (OURS.exists(RESCTRL), OURS.is_mounted()) == (True, False)
+    assert not OURS.exists("/nowhere")
 
 
 def test_a_group_is_made_once_and_every_user_may_read_in_it(node: Node) -> None:

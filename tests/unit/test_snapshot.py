@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections import Counter
@@ -57,6 +58,23 @@ def test_a_node_without_a_run_directory_is_empty(node: NodeFiles) -> None:
         {},
     )
     assert not node.run.exists()
+
+
+def test_a_group_that_cannot_be_looked_at_is_not_shown_as_missing(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.live("c1")
+    node.make("oci-orphan")
+    find = system.find_directory
+
+    def refuse(path: str) -> bool:
+        if "/mon_groups/" in path:
+            raise OSError(errno.EIO, "refused", path)
+        return find(path)
+
+    monkeypatch.setattr(system, "find_directory", refuse)
+    inventory = take_snapshot(node.options)
+    assert (only(inventory).condition, [path[-6:] for path in inventory.orphans]) == ("live", ["orphan"])
 
 
 def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFiles, fs: FakeFilesystem) -> None:
