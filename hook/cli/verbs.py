@@ -365,7 +365,7 @@ def doctor(given: options.Doctor, request: Request) -> int:
 # --- Commands that change something
 
 
-# It asks runtimes for 13 s at most.
+# It asks runtimes for 8 s at most.
 @_verb("reconcile", options.Reconcile, ALL, limit=Limit(45, 1, "the next run does the rest"))
 def reconcile(given: options.Reconcile, request: Request) -> int:
     from hook.node import runtimes

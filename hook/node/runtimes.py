@@ -55,22 +55,20 @@ class Runtimes(NamedTuple):
     programs: Sequence[str]
     """The paths of their programs."""
 
-    def list_states(self, known: Collection[str] = ()) -> tuple[list[State], list[str]]:
-        """Return the states of all containers with a live process, and a line for each one without an answer.
+    def list_states(self, known: Collection[str] = ()) -> Answers:
+        """Return what `find_states` does for all containers but the `known` ones.
 
-        Containers that hold a pod's sandbox are left out, because no hook runs for them. `known` containers are not
-        asked about. Raises nothing.
+        A root directory that cannot be read has a line, too. Raises nothing.
         """
         containers: set[str] = set()
-        problems: list[str] = []
+        problems: dict[str, str] = {}
         for root in self.roots:
             try:
                 containers.update(files.list_if_there(root))
             except files.Unreadable as error:
-                problems.append(f"cannot read {root}: {error.why}")
+                problems[root] = f"cannot read {root}: {error.why}"
         states, unanswered = self.find_states(containers.difference(known), _PATIENCE_IN_ALL)
-        live = [state for _, state in sorted(states.items()) if _is_live(state) and not is_sandbox(state)]
-        return live, problems + [problem for _, problem in sorted(unanswered.items())]
+        return states, {**problems, **dict(sorted(unanswered.items()))}
 
     def find_states(self, containers: Collection[str], seconds: float = _PATIENCE_FOR_SOME) -> Answers:
         """Return the states of these containers by ID, and a line for each container whose runtime did not answer.
@@ -103,6 +101,11 @@ class Runtimes(NamedTuple):
                 kind = "invalid state: " if isinstance(error, ValidationError) else ""
                 problem = f"{' '.join(command)}: {kind}{explain_exception(error)}"
         return problem if _find_makers(root, container) else None
+
+
+def list_adoptable(states: dict[str, State]) -> list[State]:
+    """List the containers that have a process, without those that hold a pod's sandbox: for these no hook runs."""
+    return [state for _, state in sorted(states.items()) if _is_live(state) and not is_sandbox(state)]
 
 
 def _is_live(state: State) -> bool:

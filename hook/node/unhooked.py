@@ -20,7 +20,7 @@ from hook.node import engines, files, hooksd
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.podman import name_running
 from hook.node.processes import Process, Processes, find_container, list_requested, read_status
-from hook.node.runtimes import Runtimes, find_runtimes, is_sandbox
+from hook.node.runtimes import Answers, Runtimes, find_runtimes, is_sandbox
 from hook.validation import replace
 
 _NONE = Unhooked(since="", containers={}, unchecked=0, rules="", others=[])
@@ -29,11 +29,12 @@ _YOUNG = 60.0  # seconds for which a container may still run these, where no run
 _PAUSE_SIGNALS = 0x14002  # SIGINT, SIGTERM, SIGCHLD: those that the pause program of Kubernetes catches
 
 
-def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
+def find_unhooked(context: Context, processes: Processes, answers: Answers | None = None) -> Unhooked | None:
     """Find the containers that never got the hook, and save them for `list`, `doctor`, `metrics` and the next call.
 
-    Raises HookError, OSError. Returns None and saves nothing if there are candidates, and neither our files nor
-    the kernel can say whether they should have the hook.
+    `answers` are what the runtimes have answered in this run already, for --adopt. Raises HookError, OSError. Returns
+    None and saves nothing if there are candidates, and neither our files nor the kernel can say whether they should
+    have the hook.
     """
     run, options = context.run, context.options
     marked = {container for place in processes.cgroups for _, container in identity.find_marked(place)}
@@ -56,7 +57,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     else:
         if former.rules != digest:
             former = replace(_NONE, sandboxes=former.sandboxes)
-        unhooked = _ask_runtimes(context, candidates, former, rules)
+        unhooked = _ask_runtimes(context, candidates, former, rules, answers)
     unhooked = replace(unhooked, since=rare.now_utc(), rules=digest)
     run.write(Unhooked, "unhooked", unhooked)
     return unhooked
@@ -125,17 +126,25 @@ def _read_rules(run_dir: str) -> tuple[list[Options], str]:
     return [options for _, options in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
 
 
-def _ask_runtimes(context: Context, candidates: set[str], former: Unhooked, rules: list[Options]) -> Unhooked:
-    """Find out from the runtimes which candidates run and should have the hook. What is `former` is not asked again."""
+def _ask_runtimes(
+    context: Context, candidates: set[str], former: Unhooked, rules: list[Options], answers: Answers | None
+) -> Unhooked:
+    """Find out from the runtimes which candidates run and should have the hook.
+
+    What is `former`, or is in the `answers` of this run, is not asked again.
+    """
     run = context.run
     known = {container: former.containers[container] for container in candidates & former.containers.keys()}
     others, sandboxes = candidates.intersection(former.others), candidates.intersection(former.sandboxes)
     asked = candidates - known.keys() - others - sandboxes
     installed = find_runtimes() if asked else Runtimes([], [])
-    states, unanswered = installed.find_states(asked) if installed.roots else ({}, asked)
-    unchecked = len(unanswered)
+    if not installed.roots:
+        answers = {}, dict.fromkeys(asked, "no runtime")
+    states, unanswered = answers or installed.find_states(asked)
+    unchecked = len(asked & unanswered.keys())
     new: dict[str, UnhookedContainer] = {}
-    for container, state in states.items():
+    for container in asked & states.keys():
+        state = states[container]
         if state.status not in _STARTED:
             continue
         try:

@@ -194,9 +194,9 @@ def plan_repairs(options: Options, scope: Scope = ALL) -> Repairs:
     planned = diagnose(survey)
     plan.read_left(survey)
     if scope.asks is not None:
-        adoptable, problems = _find_adoptable(survey, scope.asks)
+        adoptable, (_, problems) = _find_adoptable(survey, scope.asks)
         planned += adoptable
-        plan.left += problems
+        plan.left += problems.values()
     plan.outcomes = [Outcome(action) for action in planned]
     return plan
 
@@ -259,12 +259,14 @@ def _repair(look: Callable[[], Survey], asks: ListStates | None, done: Repairs) 
     if survey.podman.wants_pods:
         system.try_call(system.write_new, podman.MARK, "", survey.context.run.descriptor)
     done.conclude(survey, planned)
+    answers = None
     if asks is not None:  # last: the containers of rebuilt keys are known by now
-        adoptable, problems = _find_adoptable(survey, asks)
-        done.left += problems
+        adoptable, answers = _find_adoptable(survey, asks)
+        _, problems = answers
+        done.left += problems.values()
         done.unanswered = len(problems)
         done.adopt(survey, adoptable)
-    done.left += _list_unhooked(survey)
+    done.left += _list_unhooked(survey, answers)
     return survey
 
 
@@ -299,14 +301,15 @@ def _open_node(options: Options) -> Context:
     return context
 
 
-def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], list[str]]:
-    """List an action for each running container without a record, for --adopt, and a line for each problem."""
+def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], runtimes.Answers]:
+    """List an action for each running container that is in no key, for --adopt; return also what runtimes answered."""
     former = survey.context.run.glance(Unhooked, "unhooked")
     members = {container for state in survey.states.values() for container in state.members}
-    states, problems = asks(members.union(former.sandboxes if former is not None else ()))
+    answers = asks(members.union(former.sandboxes if former is not None else ()))
+    states = runtimes.list_adoptable(answers[0])
     # What failed since its process is a member of another key: the record of that is tried again.
     refused = {state.id for state in states if state.pid in survey.memberships} & {*survey.records.failed}
-    return [_plan_adoption(survey, state) for state in states if state.id not in refused], problems
+    return [_plan_adoption(survey, state) for state in states if state.id not in refused], answers
 
 
 def _plan_adoption(survey: Survey, state: State) -> Action:
@@ -356,11 +359,11 @@ def _name(survey: Survey, key: str, container: str = "") -> str:
     return f"{name} of {short_id(key)}" if container else name
 
 
-def _list_unhooked(survey: Survey) -> Iterator[str]:
-    """Name the containers that never got the hook, if any, in a line."""
+def _list_unhooked(survey: Survey, answers: runtimes.Answers | None) -> Iterator[str]:
+    """Name the containers that never got the hook, if any, in a line. `answers` are those that --adopt got."""
     try:
         has_resctrl = survey.context.resctrl.exists(survey.context.resctrl.root)
-        left = unhooked.find_unhooked(survey.context, survey.processes) if has_resctrl else None
+        left = unhooked.find_unhooked(survey.context, survey.processes, answers) if has_resctrl else None
     except (HookError, OSError) as error:
         yield f"cannot look for containers that never got the hook: {explain(error)}"
         return

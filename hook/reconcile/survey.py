@@ -12,14 +12,15 @@ from typing import NamedTuple
 from hook import counters, identity, inventory, reclaim, system
 from hook.context import Context
 from hook.errors import HookError
-from hook.models import Failure, KeyState, Member, MonGroup, State
+from hook.models import Failure, KeyState, Member, MonGroup
 from hook.node import engines, podman, processes, records
+from hook.node.runtimes import Answers
 from hook.reconcile.record import LateCpu, read_record
 
 _MOST_REREADS = 400  # in a pass, of containers with a thread that ended before its group could be read
 
 
-ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
+ListStates = Callable[[Collection[str]], Answers]
 
 
 class Scope(NamedTuple):
@@ -27,7 +28,7 @@ class Scope(NamedTuple):
 
     live: Collection[str] | None = None  # the keys that live; if it is None, a key is live if a member is
     linger: int | None = None  # a limit on the linger time in each key's record, in seconds
-    # Lists the OCI states of running containers except those that are known, for adoption, and a line for each problem.
+    # Asks for the OCI states of all containers except those that are known, for adoption.
     asks: ListStates | None = None
 
 

@@ -226,6 +226,17 @@ def test_each_container_is_asked_about_once_in_its_life(node: NodeWithRunc) -> N
     assert node.ids() == [new]
 
 
+def test_a_run_that_adopts_asks_about_each_container_once(node: NodeWithRunc) -> None:
+    """It asked again about what it had not brought in, for the report."""
+    node.install("--namespace=shop")
+    kitchen = {**KUBELET, "io.kubernetes.cri.sandbox-namespace": "kitchen"}
+    mine = [node.runs(KUBELET), node.runs(SANDBOX), node.runs(kitchen)]
+    node.ask("reconcile", "--adopt", "--namespace=shop")
+    assert node.asked() == mine
+    node.reconcile()
+    assert (node.ids(), node.asked()) == ([], [])
+
+
 def test_a_change_of_the_filters_has_all_asked_about_again(node: NodeWithRunc) -> None:
     container = node.runs(KUBELET)
     node.install("--namespace=kitchen")

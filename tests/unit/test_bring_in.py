@@ -14,6 +14,7 @@ from hook.create import create_runtime
 from hook.errors import HookError
 from hook.identity import Container
 from hook.models import Failure, State
+from hook.node.runtimes import Answers
 from hook.reconcile import act as acting
 from hook.reconcile.run import Repairs
 from hook.store import RunDir
@@ -50,7 +51,7 @@ def bundle_of(node: Node, cgroups_path: str | None, annotations: dict[str, str] 
 def adopt(node: Node, bundle: str, annotations: dict[str, str] | None, **more: Any) -> Repairs:  # noqa: ANN401
     state = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle}
     given = State.model_validate({**state, "annotations": annotations} if annotations else state)
-    return node.repair(more, asks=lambda _known: ([given], []))
+    return node.repair(more, asks=lambda _known: ({ID: given}, {}))
 
 
 def retry(node: Node, bundle: str, **known: Any) -> Repairs:  # noqa: ANN401
@@ -227,9 +228,9 @@ def adopt_slowly(node: Node, take: Callable[[], None]) -> None:
     known = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle_of(node, OWN)}
     state = State.model_validate(known)
 
-    def ask(_known: object) -> tuple[list[State], list[str]]:
+    def ask(_known: object) -> Answers:
         take()
-        return [state], []
+        return {ID: state}, {}
 
     enters(node, cgroup_of())
     node.repair(asks=ask)

@@ -540,7 +540,7 @@ def retry_it(node: Node, state: dict[str, Any]) -> None:
 
 def adopt_it(node: Node, state: dict[str, Any]) -> None:
     """Reconcile --adopt, after it never had a hook."""
-    node.repair(asks=lambda _: ([State.model_validate(state)], []))
+    node.repair(asks=lambda _: ({ID: State.model_validate(state)}, {}))
 
 
 def call_hook_again(node: Node, state: dict[str, Any]) -> None:

@@ -279,7 +279,7 @@ def test_a_group_on_record_with_another_prefix_is_not_another_tools(node: Node, 
 
 
 def test_a_container_whose_runtime_does_not_answer_for_adopt_is_a_failed_action(node: Node) -> None:
-    done = node.repair(asks=lambda _known: ([], ["/adopt/runc: cannot start: ENOENT (#!/usr/bin/env python3)"]))
+    done = node.repair(asks=lambda _known: ({}, {ID: "/adopt/runc: cannot start: ENOENT (#!/usr/bin/env python3)"}))
     assert (done.is_whole, len(done.left), node.reconciled().failed) == (False, 1, 1)
 
 
@@ -438,13 +438,13 @@ def test_the_cost_of_adoption_grows_with_the_adopted_and_not_with_their_product_
     """For each one it read the records of all keys."""
     counts = []
     for pids in (range(1000, 1010), range(2000, 2040)):
-        states = []
+        states = {}
         for pid in pids:
             name = f"{pid:064d}"
             node.spawn(pid, cgroup_of(name, f"{pid:08d}{UID[8:]}"))
             known = {"ociVersion": "1.0", "id": name, "status": "running", "pid": pid}
-            states.append(State.model_validate({**known, "bundle": "/nowhere", "annotations": {}}))
-        counts.append(count_reads(node, {"adopt"}, asks=lambda _known, states=states: (states, [])))
+            states[name] = State.model_validate({**known, "bundle": "/nowhere", "annotations": {}})
+        counts.append(count_reads(node, {"adopt"}, asks=lambda _known, states=states: (states, {})))
     assert counts[1] <= 4.5 * counts[0], counts
 
 

@@ -85,9 +85,9 @@ class NodeWithRuntimes:
         return [line.split()[-1] for line in lines]
 
     def list_states(self, *paths: str, roots: tuple[Path, ...] = (), **how: Any) -> tuple[list[Any], list[str]]:  # noqa: ANN401
-        """The states by these programs and root directories, and the problems."""
+        """The states of live containers by these programs and root directories, and the problems."""
         states, problems = Runtimes([str(root) for root in roots or (self.root,)], paths).list_states(**how)
-        return [shown(answer) for answer in states], problems
+        return [shown(answer) for answer in runtimes.list_adoptable(states)], [*problems.values()]
 
 
 @pytest.fixture
