@@ -1,31 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line in the history for a key that ends: whose it was, from when to when, and what it used.
+"""Writes the lines of the history that keys owe: `line` makes them.
 
 A line that cannot be written stays in the key's record until the key's next end, or reconcile, writes it.
-Imported only when a key ends whose record names a file. The model of a line is Job of hook/node/models.py.
+Imported only when a key ends whose record names a file.
 """
 
 from __future__ import annotations
 
-from hook import counters, rare, system
+from hook import rare
 from hook.errors import HookError, Reason
 from hook.models import OwedLines
 from hook.validation import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.models import KeyState, MonGroup
     from hook.store import RunDir
 
 MOST_CHARACTERS = 1 << 20
 """Of the lines that one key owes: some 1,500, so that its record stays far below the limit of a read."""
 DROPPED_LINES = "dropped_lines"
 """A file in the run directory's `runs`: one byte for each line that was dropped unwritten."""
-
-
-def make_line(state: KeyState, ended: list[MonGroup], boottime: float, unix: float) -> list[str]:
-    """Make the line of a key whose last groups have ended; of one without a member in any group there is none."""
-    return [system.dumps(_describe_run(state, ended, boottime, unix))] if _had_member(state, ended) else []
 
 
 def write_lines(run: RunDir, key: str, owed: list[OwedLines]) -> list[OwedLines]:
@@ -83,61 +77,3 @@ def name_write_error(error: OSError) -> str:
 def unwritten_error(what: str, path: str, why: str) -> HookError:
     """Make the error of lines that could not be written to the file of the history."""
     return HookError(Reason.IO, "unwritten lines", what=what, path=path, tried=why)
-
-
-def _had_member(state: KeyState, ended: list[MonGroup]) -> bool:
-    """Whether a member may have been in a group in this run: one without a begin was never used."""
-    before = state.returned.use.before if state.returned is not None else {}
-    return any(
-        group.begin is not None
-        or any(text != before.get(counter, counters.EARLIER) for counter, text in group.before.items())
-        for group in ended
-    )
-
-
-def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix: float) -> dict[str, object]:
-    returned = state.returned
-    begin = (returned.at, returned.boottime) if returned is not None else (state.created_at, state.created_boottime)
-    # What lingered has done nothing since then.
-    end = state.lingering_since if state.lingering_since is not None else boottime
-    name = f"{state.key} {state.created_at} {state.created_boottime} {begin[0]} {begin[1]}"
-    known, unknown = _sum_use(state, ended)
-    late = state.late_cpu - (returned.late_cpu if returned is not None else 0.0)
-    return {
-        "version": 1,
-        "id": rare.hash_of(name.encode("utf-8", "replace")),
-        "kind": state.kind,
-        "key": state.key,
-        "namespace": state.pod_namespace,
-        "pod": state.pod_name,
-        "labels": state.job_labels,
-        "containers": [{"id": container, "name": name} for container, name in state.left.items()],
-        "more_containers": state.left_more,
-        "begin": begin[0] or None,
-        "end": system.format_utc(unix - (boottime - end)),
-        "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
-        # Of a job, how many processes joined, one after another or side by side.
-        "runs": max(state.runs, len(state.left) + state.left_more) if state.kind == "job" else state.runs,
-        "use": {event: max(value, 0) / counters.MILLION for event, value in sorted(known.items())},
-        "unknown": sorted(unknown),
-        "late_cpu_seconds": round(max(late, 0.0), 3),
-        "reason": None,
-    }
-
-
-def _sum_use(state: KeyState, ended: list[MonGroup]) -> tuple[dict[str, int], set[str]]:
-    """Return the use of this run by event, in millionths, and the events of whose use a part is unknown.
-
-    That is the use of the key less what it had used before it came back.
-    """
-    known: dict[str, int] = {}
-    unknown: set[str] = set()
-    for sign, groups in ((1, ended), (-1, [state.returned.use] if state.returned is not None else [])):
-        for group in groups:
-            for counter, (value, _) in counters.measure(group, group.end or {}).items():
-                event = counter.rpartition("/")[2]
-                if value is not None:
-                    known[event] = known.get(event, 0) + sign * value
-    for group in ended:
-        unknown.update(counter.rpartition("/")[2] for counter in counters.list_unknown(group, group.end or {}))
-    return known, known.keys() | unknown if state.taken else unknown

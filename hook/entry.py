@@ -7,7 +7,7 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 from __future__ import annotations
 
 from hook import identity, resctrl, system
-from hook.context import Context
+from hook.context import Call, Context
 from hook.errors import HookError, Reason
 from hook.models import Failure, Options, State, ValidationError
 from hook.store import RunDir
@@ -23,28 +23,6 @@ STDIN_PATIENCE = 10.0
 STAGES = ("hook", "createRuntime", "poststop")
 _LONGEST_NUMBER = 20
 _NUMBER = "0123456789."  # int and float accept more (signs, 1_0, other scripts), which is a typo here
-
-
-class Call:
-    """One call of the hook; immutable."""
-
-    def __init__(
-        self,
-        stage: str,
-        given: tuple[Options, list[str]],
-        name: str,
-        bundle: str | None,
-        container: identity.Container | None = None,
-    ) -> None:
-        self.stage = stage
-        # The options, and a complaint about each bad word of the command line.
-        self.options, self.complaints = given
-        # The container's ID or, if the state has none, a stable name for its record.
-        self.name = name
-        # None if the state has none.
-        self.bundle = bundle
-        # None at poststop, and if the state could not be read.
-        self.container = container
 
 
 def run_stage(verb: str, words: list[str]) -> int:

@@ -11,7 +11,15 @@ from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.resctrl import Resctrl
+    from typing import Protocol
+
+    class Kernel(Protocol):
+        """A Resctrl, whose module imports this one."""
+
+        root: str
+
+        def is_mounted(self) -> bool: ...
+        def is_gone(self, path: str) -> bool: ...
 
 _REFUSALS = {
     ("mkdir", system.ENOSPC): (Reason.NO_RMIDS, "no RMIDs"),
@@ -24,7 +32,7 @@ _DENIED = (system.EACCES, system.EPERM, system.EROFS)
 _NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 
 
-def explain_refusal(kernel: Resctrl, operation: str, path: str, error: OSError, pid: int | None) -> HookError:
+def explain_refusal(kernel: Kernel, operation: str, path: str, error: OSError, pid: int | None) -> HookError:
     """Make the error of an operation on a group that the kernel refused, with the facts of this moment.
 
     `info/last_cmd_status` is about the last command of any process on the machine, so nothing is decided by it.

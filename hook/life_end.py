@@ -84,9 +84,9 @@ def complete(
     )
     if not state.history_file:
         return completed
-    from hook import ending
+    from hook import line
 
-    return owe(completed, ending.make_line(state, ended, boottime, unix))
+    return owe(completed, line.make_line(state, ended, boottime, unix))
 
 
 def finish(group: MonGroup, texts: Texts | None) -> MonGroup:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from hook.entry import Call
+    from hook.context import Call
     from hook.identity import Container, Key
     from hook.models import Options
 

@@ -30,7 +30,7 @@ from itertools import chain
 from typing import NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
-from hook import counters, create, ending, names, reclaim, report, retry, system
+from hook import counters, create, ending, line, names, reclaim, report, retry, system
 from hook.context import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
@@ -46,7 +46,7 @@ from hook.validation import replace
 from hook.watch import connector
 from hook.words import explain, explain_exception, format_count
 
-__all__ = ["counters", "ending", "retry", "run"]
+__all__ = ["counters", "ending", "line", "retry", "run"]
 _MINUTE = 60.0  # seconds between two saves, and to remember which threads are inside: their IDs are reused
 _SHARE = 20
 _SETTLING = 0.01  # seconds

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import counters, ending, life_end, life_turns
+from hook import counters, life_end, life_turns, line
 from hook.counters import add_late, begin_group, inherit
 from hook.life_end import end_group
 from hook.models import KeyState, MonGroup
@@ -285,7 +285,7 @@ def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(runs
         lingered = replace(begun, inode=1, last=begin)  # until another tool removed its group
         ended = [end_group(replace(life_turns.remake_group(lingered), begin=begin), end)]
         state = replace(state, taken=what == "taken")
-        known, unknown = ending._sum_use(state, ended)
+        known, unknown = line._sum_use(state, ended)
         assert unknown == ({event.rpartition("/")[2] for event in events} if what in ("unread", "taken") else set())
         assert {known[event] for event in known} <= {0 if what == "unread" else more * counters.MILLION}
         sums = {event: sums.get(event, 0) + use for event, use in known.items()}

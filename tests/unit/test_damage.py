@@ -11,7 +11,7 @@ import errno
 import pytest
 
 from hook import report, system
-from hook.entry import Call
+from hook.context import Call
 from hook.errors import HookError
 from hook.identity import Container, Pod
 from hook.models import Options

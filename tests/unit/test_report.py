@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hook import entry, rare, report, system
+from hook import rare, report, system
+from hook.context import Call
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key, Pod
 from hook.models import Failure
@@ -158,11 +159,11 @@ def test_a_late_poststop_that_fails_leaves_why_the_next_life_is_not_monitored(no
     node.spawn(7, born=100)
     failure = Failure(container=ID, stage="createRuntime", reason="denied", problem="p", pid=7, starttime=100)
     run_dir.write(Failure, ID, failure)
-    call = entry.Call("poststop", (node.options(), []), ID, "/bundle", None)
+    call = Call("poststop", (node.options(), []), ID, "/bundle", None)
     for reason in ("io", Reason.BAD_STATE):
         report.report_failure(call, run_dir, HookError(reason, "p"), [])
         assert node.failures() == {ID: "denied"}
-    start = entry.Call("createRuntime", (node.options(), []), ID, "/bundle", None)
+    start = Call("createRuntime", (node.options(), []), ID, "/bundle", None)
     report.report_failure(start, run_dir, HookError("no_rmids", "p"), [])
     assert node.failures() == {ID: "no_rmids"}, "a createRuntime replaces what is there"
     run_dir.write(Failure, ID, failure)
@@ -173,7 +174,7 @@ def test_a_late_poststop_that_fails_leaves_why_the_next_life_is_not_monitored(no
 
 def test_without_a_run_directory_a_failure_is_said_all_the_same(node: Node) -> None:
     node.patch.setattr(report, "RunDir", fails(errno.EIO))
-    call = entry.Call("createRuntime", (node.options(), []), ID, "/bundle", None)
+    call = Call("createRuntime", (node.options(), []), ID, "/bundle", None)
     assert report.write_traces(call, None, HookError("io", "p"), is_monitored=False) is None
     assert node.failures() == {}, "no run directory, no record"
     assert ": io: " in node.machine.caller.stderr.decode()
