@@ -6,7 +6,7 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 
 from __future__ import annotations
 
-from hook import identity, resctrl, system
+from hook import formats, identity, resctrl, system
 from hook.context import Call, Context
 from hook.errors import HookError, Reason
 from hook.models import Failure, Options, State, ValidationError
@@ -40,7 +40,7 @@ def run_stage(verb: str, words: list[str]) -> int:
             return 0
         try:
             if len(text) < STDIN_LIMIT or is_whole:  # a caller that does not close stdin may have written all of it
-                state = State.model_validate(system.loads(text.decode()))
+                state = State.model_validate(formats.loads(text.decode()))
         except BaseException as caught:  # noqa: BLE001  reported, with what is known of the container
             error = caught if is_whole else error
         given = parse(words)

@@ -9,7 +9,7 @@ the container's component by its mark and the container's ID. So the path decide
 
 from __future__ import annotations
 
-from hook import names, system
+from hook import formats, names, system
 from hook.errors import HookError, Reason
 from hook.models import Annotations, Config
 
@@ -116,7 +116,7 @@ class Container:
 def read_config(bundle: str) -> Config | None:
     """Read a bundle's config.json. An unreadable one stops nothing, since the kernel names the ctrl_group."""
     try:
-        return Config.model_validate(system.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
+        return Config.model_validate(formats.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
     except (OSError, ValueError):
         return None
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         def is_mounted(self) -> bool: ...
         def is_gone(self, path: str) -> bool: ...
 
+
 _REFUSALS = {
     ("mkdir", system.ENOSPC): (Reason.NO_RMIDS, "no RMIDs"),
     ("mkdir", system.EBUSY): (Reason.RMIDS_IN_LIMBO, "limbo"),  # none is free yet; some were given back a moment ago

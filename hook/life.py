@@ -17,7 +17,7 @@ what is rare.
 
 from __future__ import annotations
 
-from hook import identity, system
+from hook import formats, identity
 from hook.models import KeyState
 from hook.validation import MOST_NATURAL, replace
 
@@ -45,7 +45,7 @@ def join(state: KeyState | None, container: Container, member: Member, group: Mo
         state = KeyState(
             key=key.name,
             kind=key.kind,
-            created_at=system.format_utc(container.unix),
+            created_at=formats.format_utc(container.unix),
             created_boottime=container.boottime,
             owed=state.owed if state is not None else None,
         )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook import names, system
+from hook import formats, names
 from hook.models import MonGroup, Owed, OwedLines
 from hook.validation import MOST_NATURAL, replace
 
@@ -79,7 +79,7 @@ def complete(
         members={},
         lingering_since=None,
         lingering_until=None,
-        completed_at=system.format_utc(unix),
+        completed_at=formats.format_utc(unix),
         completed_boottime=boottime,
     )
     if not state.history_file:

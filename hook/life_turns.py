@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook import counters, names, system
+from hook import counters, formats, names
 from hook.life_end import end_group, reopen_with
 from hook.models import Returned
 from hook.validation import replace
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def come_back(state: KeyState, group: MonGroup, boottime: float, unix: float) -> KeyState:
     """Begin another run of a completed key, with this group, which inherits its use."""
     heir = counters.inherit_run(group, state.groups, is_partial=state.taken)
-    returned = Returned(at=system.format_utc(unix), boottime=boottime, use=heir, late_cpu=state.late_cpu)
+    returned = Returned(at=formats.format_utc(unix), boottime=boottime, use=heir, late_cpu=state.late_cpu)
     reopened = reopen_with(state, [heir])
     return replace(reopened, members={}, returned=returned, taken=False, runs=1, left={}, left_more=0)
 

@@ -6,7 +6,7 @@ Imported only when a key ends whose record names a file. The model of a line is 
 
 from __future__ import annotations
 
-from hook import counters, rare, system
+from hook import counters, formats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def make_line(state: KeyState, ended: list[MonGroup], boottime: float, unix: float) -> list[str]:
     """Make the line of a key whose last groups have ended; of one without a member in any group there is none."""
-    return [system.dumps(_describe_run(state, ended, boottime, unix))] if _had_member(state, ended) else []
+    return [formats.dumps(_describe_run(state, ended, boottime, unix))] if _had_member(state, ended) else []
 
 
 def _had_member(state: KeyState, ended: list[MonGroup]) -> bool:
@@ -38,7 +38,7 @@ def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix:
     late = state.late_cpu - (returned.late_cpu if returned is not None else 0.0)
     return {
         "version": 1,
-        "id": rare.hash_of(name.encode("utf-8", "replace")),
+        "id": formats.hash_of(name.encode("utf-8", "replace")),
         "kind": state.kind,
         "key": state.key,
         "namespace": state.pod_namespace,
@@ -47,7 +47,7 @@ def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix:
         "containers": [{"id": container, "name": name} for container, name in state.left.items()],
         "more_containers": state.left_more,
         "begin": begin[0] or None,
-        "end": system.format_utc(unix - (boottime - end)),
+        "end": formats.format_utc(unix - (boottime - end)),
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
         # Of a job, how many processes joined, one after another or side by side.
         "runs": max(state.runs, len(state.left) + state.left_more) if state.kind == "job" else state.runs,

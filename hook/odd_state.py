@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook import identity, names, rare, system
+from hook import formats, identity, names
 from hook.errors import UNNAMED, HookError, Reason
 from hook.models import State
 from hook.words import explain_exception
@@ -27,7 +27,7 @@ class OddState:
         self.state: State | None = None
         content: object = None
         try:
-            content = read_head(text.decode("utf-8", "replace")) if is_large else system.loads(text.decode())
+            content = read_head(text.decode("utf-8", "replace")) if is_large else formats.loads(text.decode())
             self.state = State.model_validate(content)
         except ValueError as error:
             self._problem = error
@@ -37,7 +37,7 @@ class OddState:
             self._bad_id = name
             text, name = name.encode("utf-8", "surrogatepass"), None  # the record is named by this
         # The container's ID, or a stable name for its record.
-        self.name: str = name if isinstance(name, str) else UNNAMED + rare.hash_of(text)
+        self.name: str = name if isinstance(name, str) else UNNAMED + formats.hash_of(text)
         self.status = status if isinstance(status, str) else None
         self.bundle = self.state.bundle if self.state is not None else None
 
@@ -63,15 +63,15 @@ def read_head(text: str) -> dict[str, object]:
     continue. `ociVersion` is not used, so its default is filled in.
     """
     members: dict[str, object] = {"ociVersion": ""}
-    text = system.cut_deep(text)
+    text = formats.cut_deep(text)
     at, before = _skip_white(text, 0), "{"
     try:
         while text[at : at + 1] == before:
-            name, at = system.scan(text, _skip_white(text, at + 1))
+            name, at = formats.scan(text, _skip_white(text, at + 1))
             at = _skip_white(text, at)
             if not isinstance(name, str) or text[at : at + 1] != ":":
                 break
-            value, at = system.scan(text, _skip_white(text, at + 1))
+            value, at = formats.scan(text, _skip_white(text, at + 1))
             at, before = _skip_white(text, at), ","
             if text[at : at + 1] in (",", "}"):
                 members[name] = value

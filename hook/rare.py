@@ -6,25 +6,16 @@ They are beside `system` since each function that is loaded takes its part of ea
 
 from __future__ import annotations
 
-from hook import system
+from hook import formats, system
 
-_PRIME = 2**64 - 59
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
 _CGROUPS = "/sys/fs/cgroup"
 
 
-def hash_of(data: bytes) -> str:
-    """16 hex digits that name this data: what it leaves as one number when divided by a prime.
-
-    To import a hash function takes longer, and the largest, OpenSSL's, is ten times as large as Python.
-    """
-    return f"{int.from_bytes(data, 'big') % _PRIME:016x}"
-
-
 def now_utc() -> str:
     """The time of day for people, RFC 3339 in UTC."""
-    return system.format_utc(system.unix_time())
+    return formats.format_utc(system.unix_time())
 
 
 def ignore_zone() -> None:

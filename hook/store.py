@@ -21,7 +21,7 @@ user can plant a link below it. `records` reads it without locks.
 
 from __future__ import annotations
 
-from hook import names, system
+from hook import formats, names, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Failure, Index, KeyState
 
@@ -65,7 +65,7 @@ class Reader:
 
     def read_json(self, model: type[Model], name: str) -> Any:  # noqa: ANN401  that is what JSON is
         """Read the content of a record, which may be of a newer version. Raises OSError and ValueError."""
-        return system.loads(system.read_file(file_of(model, name), LIMIT, self.descriptor))
+        return formats.loads(system.read_file(file_of(model, name), LIMIT, self.descriptor))
 
     def has(self, model: type[Model], name: str) -> bool:
         """Whether a record exists, readable or not."""
@@ -161,7 +161,7 @@ class RunDir(Reader):
 
     def _replace(self, path: str, temporary: str, record: Model) -> None:
         try:
-            system.write_new(temporary, system.dumps(record) + "\n", self.descriptor)
+            system.write_new(temporary, formats.dumps(record) + "\n", self.descriptor)
             system.rename(temporary, path, self.descriptor)
         except BaseException:
             from hook import rare

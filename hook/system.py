@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls of the hook path, what /proc says of processes, and JSON, in one module: tests make each call fail.
+"""The system calls of the hook path, and what /proc says of processes, in one module: tests make each call fail.
 
 The core avoids `os`, `json`, `re` and `dataclasses`, and all other modules that are not built into CPython: a container
-would wait for their imports (docs/performance.md, "What the hook avoids"). So this module uses `posix`, and `_json`,
-the C half of `json`. Python itself opens descriptors with O_CLOEXEC (PEP 446) and repeats a call after EINTR (PEP 475).
-Paths are encoded here, as UTF-8: a hook cannot rely on the locale that its caller left in the environment.
+would wait for their imports (docs/performance.md, "What the hook avoids"). So this module uses `posix`. Python itself
+opens descriptors with O_CLOEXEC (PEP 446) and repeats a call after EINTR (PEP 475). Paths are encoded here, as UTF-8: a
+hook cannot rely on the locale that its caller left in the environment.
 """
 
 from __future__ import annotations
 
-import _json
 import fcntl as fcntl  # noqa: PLC0414  `rare` has these three from here, so that tests replace them once
 import posix as posix  # noqa: PLC0414
-import sys
 import time as time  # noqa: PLC0414
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, ParamSpec, TypeVar
+    from typing import ParamSpec, TypeVar
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -68,11 +66,6 @@ def boottime() -> float:
 
 unix_time = time.time
 """Unix time, as Prometheus expects times."""
-
-
-def format_utc(seconds: float) -> str:
-    """Format a Unix time as RFC 3339 in UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 sleep = time.sleep
@@ -325,89 +318,6 @@ parent_id = posix.getppid
 
 leave = posix._exit
 """End the process at once, without the interpreter's own clean-up, which costs a fifth of its start."""
-
-
-# --- JSON
-
-
-_WHITE = " \t\n\r"
-_LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
-_DEEPEST = 100  # more levels than in any JSON that a runtime or we write
-
-
-def _convert_number(text: str) -> float:
-    if len(text) > _LONGEST_NUMBER:
-        raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
-    return float(text) if text.strip("-0123456789") else int(text)
-
-
-def _refuse(text: str) -> object:
-    raise ValueError(f"not JSON: {text}")
-
-
-# c_make_scanner reads its settings (those of json.decoder.JSONDecoder) from the attributes of any object: RFC 8259, and
-# no number of absurd length. We use a namespace of Python's own, since to define a class takes as long as to load ten
-# functions.
-_RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
-    strict=True,
-    object_hook=None,
-    object_pairs_hook=None,
-    parse_int=_convert_number,
-    parse_float=_convert_number,
-    parse_constant=_refuse,
-)
-
-
-def scan(text: str, start: int) -> tuple[object, int]:
-    """Parse the JSON value at `start`; returns it and its end. StopIteration: no value begins there."""
-    try:
-        try:
-            found: tuple[object, int] = _json.make_scanner(_RULES)(text, start)
-        except SystemError:
-            # The C scanner raises json.decoder.JSONDecodeError: 3.10 and 3.11 look for that only where it is loaded
-            # already, others import it.
-            __import__("json.decoder")
-            found = _json.make_scanner(_RULES)(text, start)
-    except ImportError:  # a Python without that module, or without memory
-        raise ValueError("not JSON: broken off, or a character in the wrong place") from None
-    return found
-
-
-def cut_deep(text: str) -> str:
-    """The JSON text, or its beginning: without what is nested more than _DEEPEST levels deep.
-
-    The C scanner takes some of the stack for each level, of which a runtime's limit may leave little. CPython 3.12 and
-    3.13 let it go on for 10,000.
-    """
-    if text.count("[") + text.count("{") > _DEEPEST:
-        depth, parts = 0, text.replace("\\\\", "__").replace('\\"', "__").split('"')
-        for number, part in enumerate(parts):
-            for character in part if number % 2 == 0 else "":  # the others are texts
-                depth += (character in "[{") - (character in "]}")
-                if depth > _DEEPEST:
-                    return text[: len('"'.join(parts[:number]))]
-    return text
-
-
-def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
-    """Parse a JSON text. ValueError, with one line of text: it is none."""
-    if len(cut_deep(text)) < len(text):
-        raise ValueError("not JSON of ours: nested too deeply")
-    start = len(text) - len(text.lstrip(_WHITE))
-    try:
-        value, end = scan(text, start)
-    except StopIteration as stop:
-        raise ValueError(f"not JSON: no value at character {stop.value}") from None
-    if text[end:].strip(_WHITE):
-        raise ValueError(f"not JSON: more than one value, at character {end}")
-    return value
-
-
-def dumps(value: object) -> str:
-    """The JSON text of dicts, lists, texts, numbers, booleans, None and models; ASCII, one line, in the given order."""
-    # As json.JSONEncoder(default=vars, allow_nan=False) does. `vars` of a model is what its fields hold.
-    encoder = _json.make_encoder(None, vars, _json.encode_basestring_ascii, None, ": ", ", ", False, False, False)
-    return "".join(encoder(value, 0))
 
 
 # --- /proc: processes, their cgroups and groups, and the namespaces that we run in

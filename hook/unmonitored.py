@@ -6,7 +6,7 @@ A bill without that line would look whole. The core imports this only where a fa
 
 from __future__ import annotations
 
-from hook import counters, ending, names, rare, system
+from hook import counters, ending, formats, names, rare, system
 from hook.errors import HookError, Reason
 from hook.models import Failure
 
@@ -30,7 +30,7 @@ def close(context: Context, container: str, process: Container | Failure | None 
     reason = failure.reason if failure is not None and _ran_unmonitored(context, failure, process) else None
     if failure is not None and reason is not None and failure.history_file:
         try:
-            rare.append_lines(failure.history_file, [system.dumps(_describe(context, failure))])
+            rare.append_lines(failure.history_file, [formats.dumps(_describe(context, failure))])
         except OSError as error:
             what, why = f"that {container} ran unmonitored", ending.name_write_error(error)
             raise ending.unwritten_error(what, failure.history_file, why) from error
@@ -63,7 +63,7 @@ def _describe(context: Context, failure: Failure) -> dict[str, object]:
     name = f"{failure.container} {failure.pid} {failure.starttime or failure.time}"
     return {
         "version": 1,
-        "id": rare.hash_of(name.encode("utf-8", "replace")),
+        "id": formats.hash_of(name.encode("utf-8", "replace")),
         "kind": failure.kind or "container",
         "key": failure.key or failure.container,
         "namespace": failure.namespace,
@@ -71,8 +71,8 @@ def _describe(context: Context, failure: Failure) -> dict[str, object]:
         "labels": failure.labels,
         "containers": [{"id": failure.container, "name": failure.name}],
         "more_containers": 0,
-        "begin": failure.time or None if began is None else system.format_utc(unix - (now - began)),
-        "end": system.format_utc(unix),
+        "begin": failure.time or None if began is None else formats.format_utc(unix - (now - began)),
+        "end": formats.format_utc(unix),
         "seconds": None if began is None else round(max(now - began, 0.0), 3),
         "runs": 1,
         "use": {},

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hook import names, rare, report, show, system
+from hook import formats, names, rare, report, show, system
 from hook.cli import options
 from hook.errors import HookError, Reason, as_hook_error
 from hook.labels import name_key
@@ -559,9 +559,9 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
 
     places, target = Places(given.prefix or _find_own_prefix()), paths.KUBERNETES
     wanted = Wanted(_open_program(), places, (target,), tuple(request.words))
-    called = system.loads(make_hook_file(wanted, target))["hook"]
+    called = formats.loads(make_hook_file(wanted, target))["hook"]
     try:
-        show.print_answer(add_hook(system.loads(sys.stdin.read()), called))
+        show.print_answer(add_hook(formats.loads(sys.stdin.read()), called))
     except (ValueError, OSError) as error:
         raise Usage(f"{error}; remedy: use ctr oci spec | {paths.NAME} base-runtime-spec") from None
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from hook import system
+from hook import formats, system
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import files, hooksd, programs
@@ -285,11 +285,11 @@ def make_hook_file(wanted: Wanted, target: str) -> str:
     """Return the hooks.d file for a target."""
     places = wanted.places
     text = wanted.shipped.text(f"oci-hooks/{os.path.basename(places.json(target))}")
-    shipped = system.loads(text)["hook"]
+    shipped = formats.loads(text)["hook"]
     given = {word.partition("=")[0] for word in wanted.words}
     kept = [word for word in shipped["args"] if word.partition("=")[0] not in given]
-    text = text.replace(system.dumps(shipped["path"]), system.dumps(places.program))
-    return text.replace(system.dumps(shipped["args"]), system.dumps([*kept, *wanted.words]))
+    text = text.replace(formats.dumps(shipped["path"]), formats.dumps(places.program))
+    return text.replace(formats.dumps(shipped["args"]), formats.dumps([*kept, *wanted.words]))
 
 
 def _make_unit(wanted: Wanted, path: str) -> str:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
-from hook import system
+from hook import formats
 
 CONFIGURATION = 4 << 20
 """The limit, in bytes, for a configuration file. Real ones have a thousandth of that."""
@@ -109,7 +109,7 @@ def read_text(path: str, limit: int) -> str:
 def read_json(path: str, limit: int) -> Any:  # noqa: ANN401  that is what JSON is
     """Read the value in a JSON file of at most `limit` bytes. Raises Unreadable, also for a number of absurd length."""
     try:
-        return system.loads(read_text(path, limit))
+        return formats.loads(read_text(path, limit))
     except ValueError as error:
         raise Unreadable(path, str(error)) from None
 

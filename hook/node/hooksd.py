@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hook import system
+from hook import formats, system
 from hook.entry import parse
 from hook.models import Options, ValidationError
 from hook.node import files
@@ -118,7 +118,7 @@ def read_entry(path: str) -> Entry:
     """Parse and validate a file of hooks.d, with the checks that its readers make, in their order."""
     try:
         # As Go decodes it, which replaces what is invalid UTF-8 in a string.
-        content = _name_fields(system.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace")))
+        content = _name_fields(formats.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace")))
         if isinstance(content, dict) and content.get("version") in (None, "", "0.1.0"):
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(content)

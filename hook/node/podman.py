@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any
 
-from hook import conmon, identity, labels, names, system
+from hook import conmon, formats, identity, labels, names, system
 from hook.models import KeyState
 from hook.node import engines, files, programs
 from hook.node.processes import read_status
@@ -67,7 +67,7 @@ class PodmanNames:
         if self._podman is not None and self._may_ask:
             ended = programs.run_program([self._podman, "pod", "ps", "--format=json"], seconds=_PATIENCE)
             try:
-                answer = system.loads(ended.output) if ended.status == 0 else None
+                answer = formats.loads(ended.output) if ended.status == 0 else None
             except ValueError:
                 answer = None
         else:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeVar
 
-from hook import identity, names, system
+from hook import formats, identity, names, system
 from hook.models import State, ValidationError
 from hook.node import files, programs
 from hook.words import explain_exception
@@ -142,7 +142,7 @@ def _ask_program(command: Sequence[str], container: str, deadline: float) -> Sta
     ended = programs.run_program(command, seconds=seconds)
     if ended.problem is not None:
         raise ValueError(ended.problem)
-    state = State.model_validate(system.loads(ended.output))
+    state = State.model_validate(formats.loads(ended.output))
     if state.id != container:
         raise ValueError(f"gave the state of {state.id[:80]!r}")
     return state

@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 
-from hook import conmon, identity, rare, system
+from hook import conmon, formats, identity, rare, system
 from hook.context import Context
 from hook.models import Annotations, Config, Failure, Index, Options, State
 from hook.node import engines, files, hooksd
@@ -122,7 +122,7 @@ def _read_rules(run_dir: str) -> tuple[list[Options], str]:
     named = {spec.path for spec in engines.read_containerd().specs}
     # An unreadable one does not count: containers do not start with it.
     specs = sorted(path for path in named if hooksd.find_our_hooks(system.try_call(hooksd.read_hooks, path) or {}))
-    text = system.dumps([[file for file, _ in ours], specs]).encode()
+    text = formats.dumps([[file for file, _ in ours], specs]).encode()
     return [options for _, options in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
-from hook import system
+from hook import formats
 from hook.errors import HookError, Reason
 from hook.words import explain_exception, format_count, name_pod, printable
 
@@ -50,7 +50,7 @@ def get_screen(*, is_wide: bool = False) -> Screen:
 
 def print_answer(answer: dict[str, Any] | list[str]) -> None:
     """Print lines, or an object as one line of JSON."""
-    write("".join(line + "\n" for line in answer) if isinstance(answer, list) else system.dumps(answer) + "\n")
+    write("".join(line + "\n" for line in answer) if isinstance(answer, list) else formats.dumps(answer) + "\n")
 
 
 def write(text: str | Iterable[str], encoding: str = "ascii") -> None:

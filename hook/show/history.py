@@ -26,7 +26,7 @@ from operator import add
 from types import SimpleNamespace
 from typing import IO, Any, NamedTuple, TypeVar
 
-from hook import system
+from hook import formats, system
 from hook.counters import MILLION
 from hook.names import is_container_id
 from hook.node import files, models
@@ -278,7 +278,7 @@ def parse_time(option: str, text: str | None, now: float) -> str:
     if text is None:
         return ""
     if age := _AGE.fullmatch(text):
-        return system.format_utc(max(0.0, now - int(age[1]) * _SECONDS[age[2]]))
+        return formats.format_utc(max(0.0, now - int(age[1]) * _SECONDS[age[2]]))
     today = datetime.combine(datetime.fromtimestamp(now).date(), time())  # noqa: DTZ006  no zone is local
     day = timedelta(days=1)
     words = {
@@ -304,7 +304,7 @@ def _to_utc(moment: datetime) -> str:
     while late - early > 1:  # between them is the change
         middle = (late + early) // 2
         late, early = (middle, early) if datetime.fromtimestamp(middle) >= moment else (late, middle)  # noqa: DTZ006
-    return system.format_utc(late)
+    return formats.format_utc(late)
 
 
 def to_local(moment: str) -> str:
@@ -607,11 +607,11 @@ def rows_to_json(jobs: Jobs, rows: Rows) -> Iterator[str]:
     times = {"since": jobs.since or None, "until": jobs.until or None, "labels": dict(jobs.labels)}
     skipped = {"skipped": sum(jobs.skipped.values()), "problems": jobs.problems}
     total = _to_json(rows.total) if rows.count else None
-    answer = system.dumps({"file": jobs.path, **times, **skipped, **by, name: [], "total": total})
+    answer = formats.dumps({"file": jobs.path, **times, **skipped, **by, name: [], "total": total})
     before, begin, after = answer.partition(f'"{name}": [')  # no text has these quotes
     yield before + begin
     for number, row in enumerate(rows.shown):
-        yield (", " if number else "") + system.dumps({**({"name": row.name or None} if by else {}), **_to_json(row)})
+        yield (", " if number else "") + formats.dumps({**({"name": row.name or None} if by else {}), **_to_json(row)})
     yield f"{after}\n"
 
 

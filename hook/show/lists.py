@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hook import counters, names, show, system
+from hook import counters, formats, names, show, system
 from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
@@ -209,7 +209,7 @@ def _list_findings(node: Inventory) -> Iterator[str]:
 def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
     """Format `show`: a key, its total use, its containers, and each counter's values."""
     state, booted = key.state, system.unix_time() - system.boottime()
-    lingering = None if state.lingering_since is None else system.format_utc(booted + state.lingering_since)
+    lingering = None if state.lingering_since is None else formats.format_utc(booted + state.lingering_since)
     facts = {
         "key": state.key,
         "kind": state.kind,
@@ -234,7 +234,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
         ]
         lines += ["", *lay_out(columns, Screen()), *explain_marks(sums[event] for event in events)]
     for container, member in state.members.items():
-        lines += ["", *_format_member(key, container, system.format_utc(booted + member.starttime / system.TICKS))]
+        lines += ["", *_format_member(key, container, formats.format_utc(booted + member.starttime / system.TICKS))]
     for group in key.groups:
         lines += ["", *_format_group(group)]
     lines += explain_marks(total for group in key.groups for total in group.totals.values())

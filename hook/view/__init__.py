@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 # A module that only failures need is imported at once, too: an upgrade replaces the file that later imports would read.
-from hook import damage, rare, report, system
+from hook import damage, formats, rare, report, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import KeyState, MonGroup, Options
 from hook.node import records
@@ -236,7 +236,7 @@ def _list_content(state: KeyState) -> Content | None:
     files = {"created_at": state.created_at}
     if state.lingering_since is not None and not state.members:
         since = system.unix_time() - system.boottime() + state.lingering_since
-        files["lingering_since"] = system.format_utc(since)
+        files["lingering_since"] = formats.format_utc(since)
     if state.completed_at is not None:
         files.update(completed_at=state.completed_at, tasks="")
     content: Content = (["", "/mon_data"], files, {})

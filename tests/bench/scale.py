@@ -31,7 +31,7 @@ from statistics import median
 from typing import NamedTuple
 from urllib.request import Request, urlopen
 
-from hook import system
+from hook import formats
 from tests.bench import common
 from tests.bench.common import CannotMeasure, Figure, NotReady, Table
 from tests.bench.launcher import DEADLINE, Launcher, Step, Taken
@@ -234,7 +234,7 @@ def _write_history(file: Path, lines: int) -> None:
             use = {event: round(chance.uniform(1, 1e13), 6) for event in HISTORY_EVENTS}
             job = {"version": 1, "id": f"{number:016x}", "kind": "container", "key": container, "namespace": None}
             job |= {"pod": None, "labels": {}, "containers": [{"id": container, "name": f"job-{number % 500}"}]}
-            job |= {"more_containers": 0, "begin": system.format_utc(end - seconds), "end": system.format_utc(end)}
+            job |= {"more_containers": 0, "begin": formats.format_utc(end - seconds), "end": formats.format_utc(end)}
             job |= {"seconds": seconds, "runs": 1, "use": use, "unknown": [], "late_cpu_seconds": 0.012, "reason": None}
             stream.write(json.dumps(job) + "\n")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hook import rare
+from hook import formats
 from hook.errors import UNNAMED
 from tests.support.hook import Hook, Task, created, end, shipped, snapshot, stopped
 from tests.unit.test_entry import BAD_NAMES
@@ -23,7 +23,7 @@ VERBS = ["hook", "createRuntime", "poststop"]
 
 
 def bad_name(text: bytes) -> str:
-    return UNNAMED + rare.hash_of(text)
+    return UNNAMED + formats.hash_of(text)
 
 
 UNREADABLE = {"no JSON": b"Segmentation fault", "10 MB": b'{"ociVersion": "1.0", "x": "' + b"x" * 10_000_000 + b'"}'}

@@ -25,6 +25,7 @@ EACH = {
     "context",
     "entry",
     "errors",
+    "formats",
     "identity",
     "models",
     "names",

@@ -183,7 +183,7 @@ REFUSED: dict[str, tuple[Callable[[Node], object], str, str]] = {
     "a torn /proc/7/stat": (lambda node: node.machine.add("/proc/7/stat", b"7 (init) S"), Reason.IO, ""),
     "no /proc": (no_proc, Reason.IO, "No such file"),
     "no resctrl": (lambda node: node.kernel.groups.clear(), Reason.NOT_MOUNTED, RESCTRL),
-    "no such ctrl_group": (lambda node: node.spawn(7, group="gold"), Reason.NO_CTRL_GROUP, f"{RESCTRL}/gold"),
+    "no such ctrl_group": (is_shown_in("gold"), Reason.NO_CTRL_GROUP, f"{RESCTRL}/gold"),
     **{
         f"the ctrl_group {name}": (is_shown_in(name), Reason.NO_CTRL_GROUP, name)
         for name in ("..", ".", "a/b", "../../etc")

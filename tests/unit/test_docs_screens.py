@@ -17,7 +17,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_filesystem_unittest import Pause
 
-from hook import rare, show, system
+from hook import formats, rare, show, system
 from hook.cli import command_line as cli
 from hook.show import Screen
 from tests.unit.documents import page, record, screen
@@ -61,7 +61,7 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
         LOGS: member(path, 62, "logs"),
     }
     groups = [{"path": path, "ctrl_group": "/", "begin": nothing}]
-    times = {"created_at": system.format_utc(BEGUN + 920.0), "created_boottime": 920.0}
+    times = {"created_at": formats.format_utc(BEGUN + 920.0), "created_boottime": 920.0}
     node.record(KEY, **pod("shop", "web-7c9f6d5b8-x2x4k"), **times, groups=groups, members=members)
     job = node.make("oci-1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44", "gold", {ENERGY: "6.5", TOTAL: "14280000000"})
     node.record(
@@ -138,7 +138,7 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
 
     count(1000.0, 66_000_000_000)
     monkeypatch.setattr(system, "monotonic", lambda: 50.0 + sum(waits))
-    monkeypatch.setattr(rare, "now_utc", lambda: system.format_utc(BEGUN + 1000.0))
+    monkeypatch.setattr(rare, "now_utc", lambda: formats.format_utc(BEGUN + 1000.0))
     monkeypatch.setattr(system, "sleep", sleep)
 
 
@@ -149,7 +149,7 @@ def write_batch() -> None:
     for user, hours in of_users.items():
         for minutes in hours:
             number, begin = len(jobs) + 1, BEGUN - 60_000.0
-            times = system.format_utc(begin), system.format_utc(begin + minutes * 60)
+            times = formats.format_utc(begin), formats.format_utc(begin + minutes * 60)
             use = of(*times, minutes * 60, minutes * 131.0, int(minutes * 19e9))
             unknown = ["core_energy"] * (number == 4)
             jobs.append(make(number, kind="job", key=f"slurm-{number}", labels={"user": user}, unknown=unknown, **use))

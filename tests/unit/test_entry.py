@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook import __main__ as program
-from hook import conmon, entry, rare, reclaim, system
+from hook import conmon, entry, formats, rare, reclaim, system
 from hook.context import Context
 from hook.doctor import checks
 from hook.errors import UNNAMED, HookError
@@ -151,7 +151,7 @@ def test_a_name_that_is_none_reaches_no_path(node: Node, container: str, uid: st
     said = called(node, verb="hook", id=container, annotations={POD_UID: uid})
     assert said.count("\n") == 1
     assert len(said) < 1000
-    name = "c1" if reason == "bad_key" else UNNAMED + rare.hash_of(container.encode("utf-8", "surrogatepass"))
+    name = "c1" if reason == "bad_key" else UNNAMED + formats.hash_of(container.encode("utf-8", "surrogatepass"))
     assert node.failures() == {name: reason}
     made = {re.sub(r"(/logged(-.*)?)-\d+$", r"\1", path) for path in set(node.machine.files("/")) - before}
     counted = ["logged", f"logged-{reason}.{name if reason == 'bad_key' else UNNAMED}"]

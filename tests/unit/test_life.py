@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import counters, life, life_end, life_turns, system
+from hook import counters, formats, life, life_end, life_turns, system
 from hook.identity import Key
 from hook.models import KeyState, Member, MonGroup
 from hook.resctrl import is_about
@@ -121,7 +121,7 @@ class LifeOfKey:
             self.state, MonGroup(path=step.path, ctrl_group="/" if "gold" not in step.path else "gold")
         )
         container: Any = SimpleNamespace(id=step.name, pod=SimpleNamespace(namespace=None, name=None), labels={})
-        container.history_file = self.files[system.format_utc(self.clock)] = FILES[step.amount % 2]
+        container.history_file = self.files[formats.format_utc(self.clock)] = FILES[step.amount % 2]
         member = Member(pid=7, starttime=1, group=group.path)
         container.key, container.boottime, container.unix = Key("c1", "container"), self.clock, self.clock
         after = life.join(self.state, container, member, group, displaces=False)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hook import system
+from hook import formats, system
 from hook.errors import HookError
 from hook.models import KeyState, MonGroup, Options
 from hook.node.models import ViewRecord
@@ -134,7 +134,7 @@ def test_a_key_is_shown_over_its_whole_life(node: Node) -> None:
 
 def test_the_time_since_when_a_key_lingers_is_shown_while_it_does(node: Node) -> None:
     record(node, LIVE, members={}, lingering_since=node.kernel.now)
-    assert update(node)["lingering_since"] == f"{system.format_utc(node.kernel.now)}\n".encode()
+    assert update(node)["lingering_since"] == f"{formats.format_utc(node.kernel.now)}\n".encode()
     record(node, LIVE, lingering_since=node.kernel.now)
     assert "lingering_since" not in update(node)
 

@@ -125,7 +125,7 @@ def test_the_parts_of_an_error_have_one_order() -> None:
 
 WITHOUT_CODECS = """
 import codecs, encodings, string
-from hook import report, system, words
+from hook import formats, report, words
 from hook.errors import HookError, Reason
 from hook.models import Failure
 codecs.unregister(encodings.search_function)
@@ -158,7 +158,7 @@ def list_failures(reason, error):
 for reason in (value for name, value in vars(Reason).items() if name.isupper()):
     for error in errors:
         for failure in list_failures(reason, error):
-            record = system.dumps(report.make_failure(failure, "hook", "c1", is_monitored=True))
+            record = formats.dumps(report.make_failure(failure, "hook", "c1", is_monitored=True))
             line = words.printable(str(words.explain(failure)))
             assert record.isascii() and record.isprintable() and line.isascii() and line.isprintable(), line
 report.write_line(odd, to_syslog=False)
