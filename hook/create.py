@@ -8,6 +8,7 @@ A hook may be killed after each step: the next hook of that key, or reconcile, r
 from __future__ import annotations
 
 from hook import identity, life, system
+from hook.context import displaces, read_config
 from hook.enter import enter
 from hook.errors import HookError, Reason
 from hook.models import Member, MonGroup
@@ -36,7 +37,9 @@ def create_runtime(
     if key is None and not identity.is_wanted(context.options, container.all_annotations, container.pod):
         return None
     if container.starttime is None:
-        raise container.explain_no_starttime()
+        from hook import retry
+
+        raise retry.explain_no_starttime(container.pid)
     key = key or identity.derive_key(context.options.key, container.id, container.annotations, container.pod)
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
@@ -89,7 +92,8 @@ def _try_once(context: Context, container: Container) -> None:
         group = life.find_group(before, new_group)
         former = before.members.get(container.id) if before is not None else None
         member = _make_member(container, former, group, mon_group)
-        after = life.join(before, container, member, group, displaces=container.displaces(former))
+        is_displaced = former is not None and displaces(container, former)
+        after = life.join(before, container, member, group, displaces=is_displaced)
         if (before is None or not before.groups) and context.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
             after = replace(after, recovering=True)
@@ -121,7 +125,7 @@ def _find_group(context: Context, container: Container) -> tuple[MonGroup, str]:
         shown = None
     ctrl_group, mon_group = shown or (container.ctrl_group, "")
     if not ctrl_group:
-        config = identity.read_config(container.bundle)
+        config = read_config(container.bundle)
         rdt = config.linux.intel_rdt if config is not None and config.linux is not None else None
         ctrl_group = (rdt.clos_id if rdt is not None else None) or "/"
     path = context.resctrl.path(ctrl_group, context.options.group_prefix + container.key.name)

@@ -7,7 +7,7 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 from __future__ import annotations
 
 from hook import formats, identity, resctrl, system
-from hook.context import Call, Context
+from hook.context import Call, Context, read_container
 from hook.errors import HookError, Reason
 from hook.models import Failure, Options, State, ValidationError
 from hook.store import RunDir
@@ -65,8 +65,8 @@ def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotat
     if not state.pid:
         problem = "the state of a container that is being created has no pid"
         raise HookError(Reason.BAD_STATE, "bad state", problem=problem)
-    # `identity` is imported with this module: if `create` cannot be read, the record has what reconcile tries again by.
-    container = identity.Container(state.id, state.pid, state.bundle, annotations)
+    # Without `create`: if that cannot be read, the record has what reconcile tries again by.
+    container = read_container(state.id, state.pid, state.bundle, annotations)
     container.history_file = given[0].history
     return Call("createRuntime", given, state.id, state.bundle, container)
 

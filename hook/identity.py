@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifies a container: its process, its pod, and its key.
+"""Identifies a container: its process, its pod, and its key. Nothing here reads or writes.
 
 Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
 its own last, so that an author cannot override them; but an author can add those of other runtimes. No author can
@@ -9,9 +9,9 @@ the container's component by its mark and the container's ID. So the path decide
 
 from __future__ import annotations
 
-from hook import formats, names, system
+from hook import names
 from hook.errors import HookError, Reason
-from hook.models import Annotations, Config
+from hook.models import Annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,22 +48,16 @@ class Pod:
 
 
 class Container:
-    """A container with an init process, `pid`."""
+    """A container with an init process, `pid`. context.read_container makes one, and locates it."""
 
     # Set by create_runtime.
     key: Key
 
-    def __init__(
-        self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None, made_in: list[str] | None = None
-    ) -> None:
-        """Read /proc. `made_in` has the cgroups that its runtime made for it; a new container is still in them.
-
-        Raises ValidationError if an annotation is no text.
-        """
+    def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None) -> None:
+        """Raises ValidationError if an annotation is no text."""
         self.id = name
         self.pid = pid
         self.bundle = bundle
-        self.is_new = made_in is None
         self.all_annotations = annotations  # None if they are unknown
         self.annotations = Annotations.model_validate(annotations or {})
         # The --history of its hook. That of reconcile is only for keys that are no pods, and whose hook named no file.
@@ -81,44 +75,23 @@ class Container:
         self.ctrl_group: str | None = None
         self.deadline = self.prompt_until = self.boottime = self.unix = 0.0
         self.tries: object = None  # retry.Tries
-        self.places = system.cgroups(pid)
-        self.pod = identify_pod(name, self.annotations, self.places if made_in is None else made_in)
-        if made_in is None and not self.places:
-            self.pod.problem = HookError(Reason.IO, "unknown cgroup", pid=pid)
-        try:
-            self.starttime = system.starttime(pid)  # as in models.Member; None if the process is gone
-        except (OSError, ValueError, IndexError):
-            self.starttime = None  # /proc cannot tell
 
-    def explain_no_starttime(self) -> HookError:
-        """Say why the start time of the process is unknown: `task_gone`, or `io` if /proc cannot be read."""
-        try:
-            system.starttime(self.pid)
-        except (OSError, ValueError, IndexError) as error:
-            return HookError(Reason.IO, "unreadable process", pid=self.pid, tried=error)
-        return HookError(Reason.TASK_GONE, "no process", pid=self.pid)
+    def locate(self, starttime: int | None, places: list[str], made_in: list[str] | None) -> None:
+        """Set what /proc says of its process. `made_in`: the cgroups that its runtime made; None: it is still there."""
+        self.starttime = starttime  # None if the process is gone, or /proc cannot tell
+        self.places = places
+        self.is_new = made_in is None
+        self.pod = identify_pod(self.id, self.annotations, places if made_in is None else made_in)
+        if self.is_new and not places:
+            self.pod.problem = HookError(Reason.IO, "unknown cgroup", pid=self.pid)
 
     def is_member(self, member: Member | None) -> bool:
         """Whether a member is this container's process: the same pid and start time."""
         return member is not None and (member.pid, member.starttime) == (self.pid, self.starttime)
 
-    def displaces(self, member: Member | None) -> bool:
-        """Whether a member of this ID is another process that is not known to be dead, and so stays a member."""
-        if member is None or self.is_member(member):
-            return False
-        return system.is_dead(member.pid, member.starttime) is not True
-
     def problem(self, key: Key) -> HookError | None:
         """Return why its annotations need a report although it can be monitored under this key, or None."""
         return self.pod.problem if key.name == self.pod.uid or key.kind == "sandbox" else None
-
-
-def read_config(bundle: str) -> Config | None:
-    """Read a bundle's config.json. An unreadable one stops nothing, since the kernel names the ctrl_group."""
-    try:
-        return Config.model_validate(formats.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
-    except (OSError, ValueError):
-        return None
 
 
 def shorten(text: str | None) -> str | None:

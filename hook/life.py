@@ -25,7 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.identity import Container
     from hook.models import Member, MonGroup
-    from hook.resctrl import Directory
 
 
 def join(state: KeyState | None, container: Container, member: Member, group: MonGroup, *, displaces: bool) -> KeyState:
@@ -81,7 +80,12 @@ def join(state: KeyState | None, container: Container, member: Member, group: Mo
 
 
 def begin(
-    state: KeyState, group: MonGroup, directory: Directory, texts: dict[str, str] | None, *, is_late: bool
+    state: KeyState,
+    group: MonGroup,
+    directory: tuple[int | None, int | None],
+    texts: dict[str, str] | None,
+    *,
+    is_late: bool,
 ) -> KeyState:
     """Set the begin of a group of a key, its counters before its first member is in it, unless it has one.
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook import formats, identity, names
+from hook import context, formats, names
 from hook.errors import UNNAMED, HookError, Reason
 from hook.models import State
 from hook.words import explain_exception
@@ -87,7 +87,7 @@ def find_annotations(state: State, limit: int) -> tuple[dict[str, str] | None, H
     padding its annotations.
     """
     problem = f"its state is larger than {limit} bytes, and only the beginning is used"
-    config = identity.read_config(state.bundle) if state.annotations is None else None
+    config = context.read_config(state.bundle) if state.annotations is None else None
     if state.annotations is not None or config is not None:
         annotations = state.annotations if config is None else config.annotations
         return annotations or {}, HookError(Reason.BAD_STATE, problem)

@@ -7,6 +7,7 @@ Imported only after a failure, when a container changes its key or its ctrl_grou
 from __future__ import annotations
 
 from hook import key, life_turns, reclaim, system
+from hook.context import displaces
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import KeyState
 from hook.validation import replace
@@ -123,6 +124,15 @@ def drop_left(context: Context, container: Container, locked: LockedKey) -> None
         context.run.complain("could not clean up a mon_group created by a failed attempt", error)
 
 
+def explain_no_starttime(pid: int) -> HookError:
+    """Say why the start time of a process is unknown: `task_gone`, or `io` if /proc cannot be read."""
+    try:
+        system.starttime(pid)
+    except (OSError, ValueError, IndexError) as error:
+        return HookError(Reason.IO, "unreadable process", pid=pid, tried=error)
+    return HookError(Reason.TASK_GONE, "no process", pid=pid)
+
+
 # --- A process is a member of one key
 
 
@@ -177,7 +187,7 @@ def _give_up(context: Context, former: str, container: Container, own: Key) -> N
         member = state.members.get(container.id) if state else None
         if own.kind == "job":
             _refuse_second_key(context, container, own, [former])
-        if state is not None and container.displaces(member):
+        if state is not None and member is not None and displaces(container, member):
             key.settle(context, locked, replace(state, members=life_turns.displace(state.members, container.id)))
         else:
             key.leave(context, locked, [container.id])

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, NoReturn
 
 from hook import identity, names, report, system, unmonitored
-from hook.context import Context
+from hook.context import Context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
@@ -318,7 +318,7 @@ def _find(pid: int, history: str, labels: dict[str, str] | None) -> Container:
     leader = processes.read_status(pid, "Tgid")
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
-    process = Container(processes.name_job_process(pid, int(fields[19])), pid, "", {}, [])
+    process = read_container(processes.name_job_process(pid, int(fields[19])), pid, "", {}, [])
     process.history_file, process.labels = history, labels or {}
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")

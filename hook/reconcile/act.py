@@ -31,7 +31,7 @@ from hook import (
     validation,
 )
 from hook.conmon import leaves_out
-from hook.context import Context
+from hook.context import Context, read_config, read_container
 from hook.enter import begin
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
@@ -307,11 +307,11 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     may have made itself. Without it the pod in the annotations is not trusted. Without `annotations`, those in its
     bundle's config.json count.
     """
-    config = identity.read_config(bundle) if bundle else None
+    config = read_config(bundle) if bundle else None
     if annotations is None and config is not None:
         annotations = config.annotations or {}
     places = processes.list_requested(config)
-    container = Container(name, pid, bundle, annotations, places)
+    container = read_container(name, pid, bundle, annotations, places)
     podman.name_running(container.pod, name, bundle, places)
     parsed = container.annotations
     names_pod = not container.pod.is_podmans and (parsed.pod_uid or parsed.cri_sandbox_uid)
@@ -428,7 +428,7 @@ def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     Returns False if it has ended, or if another tool has taken it.
     """
     context, member = survey.context, state.members[name]
-    container = Container(name, member.pid, "", {}, [])
+    container = read_container(name, member.pid, "", {}, [])
     if container.starttime != member.starttime or survey.groups.is_others(survey.groups.find(member.pid) or ""):
         return False
     try:

@@ -31,9 +31,9 @@ from typing import NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook import counters, create, ending, line, names, reclaim, report, retry, system
-from hook.context import Context
+from hook.context import Context, read_container
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
-from hook.identity import Container, Key
+from hook.identity import Key
 from hook.models import Index, KeyState, Options
 from hook.node import processes, records
 from hook.node.models import WatchRecord
@@ -274,7 +274,7 @@ class Watch:
         """
         options = replace(self._context.options, lock_timeout=0.0, rmid_wait=0.0)
         context = Context(self._context.resctrl, self._context.run, options)
-        container = Container(place.container, place.member.pid, "", {}, [])
+        container = read_container(place.container, place.member.pid, "", {}, [])
         state = context.run.glance(KeyState, place.key)
         if state is None or container.starttime != place.member.starttime:
             raise HookError(Reason.TASK_GONE, "it has ended")

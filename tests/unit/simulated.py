@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from hook import system
-from hook.context import Context
+from hook.context import Context, read_container
 from hook.create import create_runtime
-from hook.identity import Container
 from hook.models import Failure, KeyState, Member, Options
 from hook.node.models import ReconcileRecord
 from hook.poststop import poststop
@@ -59,7 +58,7 @@ class Node:
         bundle, pod = options.pop("bundle", "/nowhere"), options.pop("pod", None)
         if pod:
             said.update({"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": pod})
-        context, container = self.context(**options), Container(name, pid, bundle, said)
+        context, container = self.context(**options), read_container(name, pid, bundle, said)
         container.history_file = context.options.history
         create_runtime(context, container)
         return context

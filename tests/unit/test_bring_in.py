@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hook import identity, jobs
+from hook import context, jobs
+from hook.context import read_container
 from hook.create import create_runtime
 from hook.errors import HookError
-from hook.identity import Container
 from hook.models import Failure, State
 from hook.node.runtimes import Answers
 from hook.reconcile import act as acting
@@ -66,7 +66,7 @@ def retry(node: Node, bundle: str, **known: Any) -> Repairs:  # noqa: ANN401
 @below
 def test_a_hook_charges_a_container_that_moved_below_its_own_cgroup_to_itself(node: Node, gone_to: str) -> None:
     enters(node, OWN + gone_to)
-    create_runtime(node.context(), Container(ID, 7, "/nowhere", LIBPOD))
+    create_runtime(node.context(), read_container(ID, 7, "/nowhere", LIBPOD))
     assert node.groups() == {f"oci-{ID}": {7}}
     state = node.state(ID)
     assert state.members[ID].cgroup == f":{OWN}"
@@ -88,7 +88,7 @@ def test_rebuild_knows_a_container_of_a_plain_name_by_its_group(node: Node) -> N
     enters(node, "/plain")
     enters(node, f"/machine.slice/libpod-{OTHER}.scope", 8)
     for name, pid in (("plain", 7), (OTHER, 8)):
-        create_runtime(node.context(), Container(name, pid, "/nowhere", LIBPOD))
+        create_runtime(node.context(), read_container(name, pid, "/nowhere", LIBPOD))
     enters(node, f"/plain/libpod-{OTHER}.scope")
     node.remove("groups")
     node.remove("members/plain.json")
@@ -200,7 +200,7 @@ WAYS: dict[str, Callable[[Node], object]] = {
 
 
 def remake(node: Node, bundle: str) -> None:
-    create_runtime(node.context(), Container(ID, 7, bundle, SAID))
+    create_runtime(node.context(), read_container(ID, 7, bundle, SAID))
     node.remove_groups()
     assert node.verbs() == ["remake"]
 
@@ -239,13 +239,13 @@ def adopt_slowly(node: Node, take: Callable[[], None]) -> None:
 def retry_slowly(node: Node, take: Callable[[], None]) -> None:
     """Its bundle is read, and names its key."""
     bundle = bundle_of(node, OWN)
-    read = identity.read_config
+    read = context.read_config
 
     def read_slowly(path: str) -> object:
         take()
         return read(path)
 
-    node.patch.setattr(identity, "read_config", read_slowly)
+    node.patch.setattr(acting, "read_config", read_slowly)
     enters(node, cgroup_of())
     retry(node, bundle)
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from hook import identity, labels, retry, system
+from hook.context import read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
-from hook.identity import Container
 from hook.models import KeyState, MonGroup
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
@@ -129,7 +129,7 @@ def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: N
     """It was renamed; or conmon was gone, and its name could not be read."""
     for pid, name, known in ((7, "old", "old"), (8, "new", "new"), (9, None, "new")):
         node.spawn(pid, cgroup_of(ID, "none"))
-        container = Container(ID, pid, "/nowhere", {})
+        container = read_container(ID, pid, "/nowhere", {})
         container.pod.container = name
         create_runtime(node.context(), container)
         assert (node.state(ID).name, labels.read_labels(node.state(ID))["container"]) == (known, "old")
@@ -197,7 +197,7 @@ def test_what_a_start_is_refused_for(node: Node, arrange: Callable[[Node], objec
     context = node.context()
     arrange(node)
     error = expect_refusal(
-        lambda: create_runtime(context, Container(ID, 7, "/nowhere", {"io.kubernetes.pod.uid": UID}))
+        lambda: create_runtime(context, read_container(ID, 7, "/nowhere", {"io.kubernetes.pod.uid": UID}))
     )
     assert error.reason == reason
     assert said in str(explain(error))
@@ -297,7 +297,7 @@ def test_a_failed_undo_is_reported_beside_the_failure(node: Node) -> None:
     node.machine.before_put = lambda: node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
     node.machine.refusals["put"] = [errno.EACCES]
     context = node.context()
-    container = Container(OTHER, 8, "/nowhere", {"io.kubernetes.pod.uid": UID})
+    container = read_container(OTHER, 8, "/nowhere", {"io.kubernetes.pod.uid": UID})
     assert expect_refusal(lambda: create_runtime(context, container)).reason == Reason.DENIED
     assert ["ENOSPC" in str(explain(complaint)) for complaint in context.run.complaints] == [True]
     assert node.members() == {ID: 7, OTHER: 8}, "for reconcile"

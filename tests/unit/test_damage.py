@@ -11,9 +11,9 @@ import errno
 import pytest
 
 from hook import report, system
-from hook.context import Call
+from hook.context import Call, read_container
 from hook.errors import HookError
-from hook.identity import Container, Pod
+from hook.identity import Pod
 from hook.models import Options
 from hook.node import records
 from hook.reconcile import run as reconcile
@@ -30,7 +30,7 @@ MORE = f"{REASON}: and {{}} more failures within a minute; see resctrl-mon-hook 
 
 def fail(node: Node, number: int, reason: str = REASON, name: str = "") -> None:
     """A container of one pod fails, or one of this name that is in no pod."""
-    container = None if name else Container(f"c{number}", 7, "/b", {})
+    container = None if name else read_container(f"c{number}", 7, "/b", {})
     if container is not None:
         container.pod = Pod(UID)
     call = Call("createRuntime", (Options(), []), name or f"c{number}", None, container)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hook import __main__ as program
 from hook import conmon, entry, formats, rare, reclaim, system
-from hook.context import Context
+from hook.context import Call, Context
 from hook.doctor import checks
 from hook.errors import UNNAMED, HookError
 from hook.identity import Container
@@ -63,7 +63,7 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(node: 
 
 @pytest.mark.parametrize("verb", ["hook", "createRuntime", "poststop"])
 def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(node: Node, verb: str) -> None:
-    def act(_call: entry.Call, context: Context) -> bool:
+    def act(_call: Call, context: Context) -> bool:
         context.run.complaints.append(HookError("io", "a damaged file"))
         raise ZeroDivisionError("oh")
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from hook import entry, jobs, rare, report, retry, system
-from hook.context import Context
+from hook.context import Context, read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
-from hook.identity import Container, Key
+from hook.identity import Key
 from hook.jobs import wait
 from hook.models import Failure, Index, Options, State
 from hook.node import command
@@ -85,7 +85,7 @@ def test_container_does_not_join_a_job(node: Node) -> None:
     node.spawn(8, "/web")
     jobs.assign(node.context(), "web", {7: ""})
     with pytest.raises(HookError, match="other kind"):
-        create_runtime(node.context(), Container("web", 8, "/nowhere", {}))
+        create_runtime(node.context(), read_container("web", 8, "/nowhere", {}))
     assert (node.groups(), node.members("web")) == ({"oci-web": {7}}, {"job-7-100": 7})
 
 
@@ -127,7 +127,7 @@ def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: No
     for pid in (7, 8):
         node.spawn(pid, "/user.slice")
     jobs.assign(node.context(), "a", {7: ""}, ALICE)
-    other = Container("job-8-100", 8, "", {}, [])
+    other = read_container("job-8-100", 8, "", {}, [])
     other.labels = {"user": "bob"}
     with pytest.raises(HookError, match="other labels"):
         create_runtime(node.context(), other, Key("a", "job"))
@@ -157,7 +157,7 @@ def test_run_of_other_labels_ends_the_one_before_unless_a_process_of_that_lives(
 
 def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) -> None:
     node.spawn(7, "/user.slice")
-    process = Container("job-7-100", 7, "", {}, [])
+    process = read_container("job-7-100", 7, "", {}, [])
     process.labels = ALICE
     failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "assign", process, Key("a", "job"))
     write_record(node.context(), failure)
@@ -532,7 +532,7 @@ def write_bundle(node: Node, pid: int) -> dict[str, Any]:
 def retry_it(node: Node, state: dict[str, Any]) -> None:
     """Reconcile, after its hook had failed."""
     if not node.failures():
-        container = Container(ID, state["pid"], BUNDLE, state["annotations"])
+        container = read_container(ID, state["pid"], BUNDLE, state["annotations"])
         failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "createRuntime", container, Key(UID, "pod"))
         write_record(node.context(), failure)
     node.repair()

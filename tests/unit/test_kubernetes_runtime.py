@@ -12,7 +12,7 @@ from typing import Any, Callable
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import identity
+from hook.context import read_config
 from hook.models import State
 from hook.node import processes, runtimes
 from tests.unit.nodes import NodeFiles, add_process
@@ -75,7 +75,7 @@ def test_the_answer_and_its_bundle_have_what_reconcile_reads(
     keep(directory, cgroup)
     state = State.model_validate(ask(capsys))
     assert (state.id, state.status, state.pid, state.annotations) == (ID, "running", PID, NAMES)
-    config = identity.read_config(state.bundle)
+    config = read_config(state.bundle)
     assert config is not None
     assert processes.list_requested(config) == [place]
     assert config.annotations == NAMES

@@ -44,6 +44,9 @@ LAZY = {
 """The modules of the core that neither a usual start nor a usual end imports, and why."""
 STAGES = {"create": {"create", "enter", "life"}, "poststop": {"key", "life_end", "poststop"}}
 """Those that only a createRuntime, and only a poststop imports."""
+PURE = {"counters", "errors", "formats", "identity", "labels", "life", "life_end", "life_turns", "line"}
+PURE |= {"models", "names", "validation"}
+"""The pure layer of the core: from a record, and what was read, to the next record. It neither reads nor writes."""
 LOOKING = {name for name in TOOLS if name.split("/")[0] in ("show", "doctor", "cli")}
 
 
@@ -100,6 +103,13 @@ def test_core_imports_builtin_modules_and_no_tool() -> None:
 def test_no_import_leads_back_up_at_any_time_or_for_type_checkers() -> None:
     graph = {name: NAMED[name] & TREES.keys() for name in TREES}
     assert {*TopologicalSorter(graph).static_order()} == TREES.keys()
+
+
+def test_pure_layer_imports_only_itself_and_reads_no_clock() -> None:
+    assert {name: modules for name in PURE if (modules := NAMED[name] & TREES.keys() - PURE)} == {}
+    assert set().union(*(EVER[name] & BUILTIN for name in PURE)) == {"_json", "sys", "time"}
+    nodes = {ast.unparse(node) for node in ast.walk(TREES["formats"]) if isinstance(node, ast.Attribute)}
+    assert {node for node in nodes if node.startswith("time.")} == {"time.strftime", "time.gmtime"}
 
 
 def list_started(*modules: str) -> set[str]:

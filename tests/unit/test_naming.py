@@ -10,8 +10,8 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
+from hook.context import read_container
 from hook.create import create_runtime
-from hook.identity import Container
 from hook.labels import name_key
 from hook.models import KeyState, Member
 from hook.node import files, podman
@@ -43,9 +43,8 @@ def start(node: Node, *containers: str, annotations: dict[str, str] | None = Non
     for pid, container in enumerate(containers, 7):
         if pid not in node.kernel.tasks:
             node.spawn(pid, f"/kubepods/pod{UID}/crio-{container}")
-        create_runtime(
-            node.context(), Container(container, pid, "/nowhere", ANNOTATIONS if annotations is None else annotations)
-        )
+        said = ANNOTATIONS if annotations is None else annotations
+        create_runtime(node.context(), read_container(container, pid, "/nowhere", said))
 
 
 def read_names(node: Node) -> tuple[str | None, str | None, dict[str, str | None]]:

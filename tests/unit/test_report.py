@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hook import rare, report, system
-from hook.context import Call
+from hook.context import Call, read_container
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key, Pod
 from hook.models import Failure
@@ -131,7 +131,7 @@ KEY = Key(UID, "pod")
 
 
 def container() -> Container:
-    made = Container("c1", 7, "/bundle", {})
+    made = read_container("c1", 7, "/bundle", {})
     made.starttime = 99
     made.pod = Pod(UID, ("shop", "cart-0", "app"))
     return made
