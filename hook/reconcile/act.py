@@ -214,7 +214,7 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
     kind = "job" if any(map(processes.parse_job_process, members)) else state.kind
     index = Index(key=key, history_file=file, job_labels=labels)
     settle(context, locked, life_turns.rebuild(state, groups, members, kind, index))
-    for group in groups:
+    for group in locked.state.groups if locked.state is not None else []:  # a completed key has none
         if context.resctrl.exists(group.path):
             begin(context, locked, group.path, is_made=False)
     rebuilt = locked.state or state

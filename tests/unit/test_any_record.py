@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_metrics
 
@@ -66,6 +66,7 @@ def written(directory: Path, records: dict[str, Any]) -> NodeFiles:
 
 
 @examples(60, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large)
+@example({"groups/c1.json": {"kind": "pod", "version": 1, "created_at": "", "recovering": True, "completed_at": ""}})
 @given(files())
 def test_each_command_answers(capsys: pytest.CaptureFixture[str], records: dict[str, Any]) -> None:
     complaints: list[str] = []
