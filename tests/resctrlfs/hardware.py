@@ -120,11 +120,12 @@ class Rmids:
     the first RMID in limbo. decay_ms 0: no limbo at all (a machine without occupancy monitoring).
     """
 
-    def __init__(self, limit: int, decay_ms: int, tick_ms: int) -> None:
+    def __init__(self, limit: int, decay_ms: int, tick_ms: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.free: deque[int] = deque(range(1, limit))
         self.limbo: dict[int, int] = {}
         self.decay_ms = decay_ms
         self.tick_ms = tick_ms
+        self._clock = clock
         self._next_look = 0
 
     def take(self) -> int:
@@ -139,14 +140,14 @@ class Rmids:
             self.free.append(rmid)
             return
         self.look()
-        now = time.monotonic_ns()
+        now = self._clock()
         if not self.limbo:
             self._next_look = now + self.tick_ms * MS
         self.limbo[rmid] = now
 
     def look(self) -> None:
         """Do the looks that were due until now; the last one decides, for time does not make a clean RMID dirty."""
-        now = time.monotonic_ns()
+        now = self._clock()
         if not self.limbo or now < self._next_look:
             return
         period = max(self.tick_ms * MS, 1)

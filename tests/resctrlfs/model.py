@@ -19,7 +19,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import NoReturn
@@ -149,20 +149,19 @@ def fail(number: int) -> NoReturn:
 class ResctrlModel:
     """One machine with one mount of resctrl."""
 
-    def __init__(self, knobs: Knobs) -> None:
+    def __init__(self, knobs: Knobs, tasks: Tasks | None = None, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """`tasks`: those of this machine if nothing else is said. `clock`: in nanoseconds."""
         self.knobs = knobs
-        self.tasks = Tasks()
+        self.tasks = tasks if tasks is not None else Tasks()
         l3_events = L3_EVENTS[0 if knobs.occupancy else 1 :]
         self.counters = Counters(knobs.l3_domains, knobs.packages, knobs.perf, l3_events)
         self.counters.mode = knobs.counters
         limits = [knobs.rmids] * bool(knobs.l3_domains) + [knobs.aet_rmids] * bool(knobs.packages)
-        self.rmids = Rmids(min(limits), knobs.decay_ms, knobs.limbo_tick_ms)
+        self.rmids = Rmids(min(limits), knobs.decay_ms, knobs.limbo_tick_ms, clock)
         self.injections: list[Injection] = []
         self.status = ""
         self.mounted = True
-        self._inodes: dict[tuple[int, str], int] = {}
         self._states: dict[int, TaskState] = {}
-        self._snapshot: dict[int, Task] = {}
         self._next_look = 0
         self._set_up()
 
@@ -172,6 +171,7 @@ class ResctrlModel:
         self.mounted_at = time.time_ns()
         self.root = Group("", None, 0, 0, 0o555)
         self.ctrl: dict[str, Group] = {}
+        self._inodes: dict[tuple[int, str], int] = {}  # each mount begins with the same ones
 
     def set_knobs(self, counters: str = "", decay_ms: int | None = None) -> None:
         """Change what can change while the machine runs."""
@@ -218,16 +218,11 @@ class ResctrlModel:
     def _child(self, node: ModelFile, name: str) -> ModelFile | None:
         if not self.mounted:
             return None
-        group = self._group_in(node, name)
+        group = self._groups_in(node).get(name)
         if group is not None:
             return ModelFile(group, "", True)
         is_dir = self._static(node).get(name)
         return None if is_dir is None else ModelFile(node.group, f"{node.rel}/{name}".lstrip("/"), is_dir)
-
-    def _group_in(self, node: ModelFile, name: str) -> Group | None:
-        if node.rel == "mon_groups":
-            return node.group.children.get(name)
-        return self.ctrl.get(name) if node.group is self.root and node.rel == "" else None
 
     def _static(self, node: ModelFile) -> dict[str, bool]:
         """The names that come with a directory, and whether each is one itself."""
@@ -263,13 +258,19 @@ class ResctrlModel:
         self._inject("listdir", node.path)
         if not node.is_dir:
             fail(errno.ENOTDIR)
-        if node.group.removed or not self.mounted:
-            return {}
-        groups = node.group.children if node.rel == "mon_groups" else {}
-        if node.group is self.root and node.rel == "":
-            groups = self.ctrl
-        children = {name: self._child(node, name) for name in sorted([*self._static(node), *groups])}
+        children = {name: self._child(node, name) for name in self.list_names(node)}
         return {name: below for name, below in children.items() if below is not None}
+
+    def list_names(self, node: ModelFile) -> list[str]:
+        """The names in a directory, in order."""
+        if node.group.removed or not self.mounted:
+            return []
+        return sorted([*self._static(node), *self._groups_in(node)])
+
+    def _groups_in(self, node: ModelFile) -> dict[str, Group]:
+        if node.rel == "mon_groups":
+            return node.group.children
+        return self.ctrl if node.group is self.root and node.rel == "" else {}
 
     def getattr(self, path: str) -> Attr:
         self._inject("getattr", path)
@@ -281,9 +282,7 @@ class ResctrlModel:
         if not node.is_dir:
             return Attr(stat.S_IFREG | (0o644 if node.rel in WRITABLE else 0o444), 1, inode)
         below = sum(self._static(node).values()) if self.mounted else 0
-        below += len(node.group.children) if node.rel == "mon_groups" else 0
-        below += len(self.ctrl) if node.group is self.root and node.rel == "" else 0
-        return Attr(stat.S_IFDIR | node.group.mode, 2 + below, inode)
+        return Attr(stat.S_IFDIR | node.group.mode, 2 + below + len(self._groups_in(node)), inode)
 
     # ---- groups ----
 
@@ -445,17 +444,18 @@ class ResctrlModel:
         self.status = ""
         number = int(data)
         try:
-            self._move(group, self._refresh(), number, writer)
+            self._move(group, number, writer)
         except OSError:
             self.status += f"Error while processing task {number}\n"
             raise
 
-    def _move(self, group: Group, snapshot: dict[int, Task], number: int, writer: int) -> None:
+    def _move(self, group: Group, number: int, writer: int) -> None:
+        self._refresh()
         tid = self.tasks.resolve(writer, number) if number else writer
-        if tid is not None and tid not in snapshot:
+        if tid is not None and tid not in self._states:
             self._next_look = 0
-            snapshot.update(self._refresh())  # it was born since
-        if tid is None or tid not in snapshot:
+            self._refresh()  # it was born since
+        if tid is None or tid not in self._states:
             self.status = f"No task {number}\n"
             fail(errno.ESRCH)
         state = self._states[tid]
@@ -486,7 +486,7 @@ class ResctrlModel:
         for state in self._members(group):
             state.closid, state.rmid = to.closid, to.rmid
 
-    def _refresh(self) -> dict[int, Task]:
+    def _refresh(self) -> None:
         """Forget the dead, and give the new ones what their parents have.
 
         A task that was seen before keeps what it had: so a child that was there when its parent was moved stays
@@ -494,14 +494,13 @@ class ResctrlModel:
         """
         now = time.monotonic_ns()
         if now < self._next_look:
-            return self._snapshot
-        snapshot = self._snapshot = self.tasks.snapshot()
+            return
+        snapshot = self.tasks.snapshot()
         states: dict[int, TaskState] = {}
         for tid in snapshot:
             self._inherit(tid, snapshot, states)
         self._states = {tid: states[tid] for tid in snapshot}
         self._next_look = time.monotonic_ns() + self.knobs.look_ms * MS if self.knobs.look_ms else 0
-        return snapshot
 
     def _inherit(self, tid: int, snapshot: dict[int, Task], states: dict[int, TaskState]) -> TaskState:
         line: list[Task] = []  # from tid up to the first ancestor that is known
