@@ -140,7 +140,7 @@ class SimulatedStage:
         return [*json.loads(self.run.files()[f"{self._run_dir}/groups/{key}.json"])["members"]]
 
     def describe(self, group: str) -> str:
-        return f"inode {self.run.kernel.groups[f'{self.root}/mon_groups/{group}'].ino}"
+        return f"inode {self.run.kernel.identify(f'{self.root}/mon_groups/{group}')}"
 
     def tell_life(self, container: Container) -> str | None:  # noqa: ARG002  all are alike
         return "put in by its createRuntime"

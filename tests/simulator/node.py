@@ -88,7 +88,7 @@ def name_job(key: str) -> dict[str, str]:
 class SimulatedNode:
     """A node with its containers.
 
-    `taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init;
+    `strangers`: tasks of no container; `ghosts`: they outlive an init;
     `released`: of a job that was.
     `is_damaged`: another program has damaged records; `is_off`: an administrator has taken the hook off. `spent`: the
     joules that each key's groups have counted. `filled`: the keys with members; `emptied_by`: by key, what has
@@ -100,7 +100,6 @@ class SimulatedNode:
         self.kernel = run.kernel
         self.options = options
         self.lives: list[ContainerLife] = []
-        self.taken: set[str] = set()
         self.strangers: set[int] = set()
         self.ghosts: set[int] = set()
         self.released: set[int] = set()
@@ -164,8 +163,8 @@ class SimulatedNode:
 
     def spend(self, path: str) -> None:
         """A group counts a joule."""
-        counters = self.kernel.groups[path].counters
-        counters[ENERGY] = f"{float(counters[ENERGY]) + 1.0:.6f}"
+        domain, _, event = ENERGY.partition("/")
+        self.kernel.resctrl.add(path[len(RESCTRL) :], domain, event, 1)
         self.spent[path.rpartition("/" + OURS)[2]] += 1
 
     # --- Steps of the hook and its tools
@@ -239,7 +238,8 @@ class SimulatedNode:
             child = self.find(number)
             child.ctrl_group, child.is_forked = former.ctrl_group, former.is_member
             task = self.kernel.tasks[child.pid]
-            task.parent, task.groups = former.pid, {child.pid: self.kernel.group_of(former.pid)}
+            task.parent = former.pid
+            self.kernel.move(child.pid, self.kernel.group_of(former.pid))
 
     def assign_again(self, number: int, key: str | None, other: int | None = None, *, verb: str = "assign") -> bool:
         """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed.
@@ -391,7 +391,6 @@ class SimulatedNode:
         """Another tool removes its group."""
         path = self.find(number).group
         if path in self.kernel.groups:
-            self.taken.add(path)
             for container in self.lives:
                 container.is_out = container.is_out or container.group == path
             self.kernel.rmdir(path)
@@ -400,13 +399,11 @@ class SimulatedNode:
         """Another tool removes all groups in which no task is."""
         for path in self.kernel.mon_groups():
             if not self.kernel.tids(path):
-                self.taken.add(path)
                 self.kernel.rmdir(path)
 
     def remount(self, *_: object) -> None:
         """resctrl is unmounted and mounted again; ctrl_groups come back, and inodes are the same as before."""
         classes = [path.rpartition("/")[2] for path in self.kernel.groups if path.count("/") == 4]
-        self.taken.update(self.kernel.mon_groups())
         for container in self.lives:
             container.is_out, container.ctrl_group = True, RESCTRL
         self.kernel.mount()

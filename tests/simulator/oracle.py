@@ -59,19 +59,20 @@ class StepOracle:
         """No group with a live task is removed, but at the end that the last member's own poststop, or the release of a
         job, has begun, and as the hook is taken off.
         """
-        if is_faulty or self._node.is_off:  # what is shown could not be brought up to date, or is ended for good
-            self._node.taken.add(path)
         fallen = self._kernel.fallen - self._node.strangers - self._node.released
         may = actor.startswith(("poststop", "uninstall")) or self._node.is_over(path.rpartition("/" + OURS)[2])
         expect(not fallen or may, actor, "removed", path, "with live tasks", fallen)
+        state = self._read_state(path.rpartition("/" + OURS)[2])
+        lingers = state is not None and state["completed_at"] is None and state["lingering_since"] is not None
+        is_kept = lingers and self._kernel.now < (state["lingering_until"] or 0.0)
+        is_on = is_kept and path in [group["path"] for group in state["groups"]]
+        expect(not is_on or actor != "reconcile" or is_faulty, actor, "removed", path, "whose key lingers")
 
     def _look_at_entry(self, call: str, path: str, actor: str, is_faulty: bool) -> None:
         """A group is on record before it is made, so that it cannot leak.
 
         Its begin is before the first task is in it; a fault may have cost it.
         """
-        if call == "mkdir":
-            self._node.taken.discard(path)
         key = path.rpartition("/" + OURS)[2]
         state = self._read_state(key)
         if state is None and any(container.is_lost for container in self._node.lives if container.key == key):

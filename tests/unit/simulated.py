@@ -21,7 +21,7 @@ from hook.reconcile.run import Repairs
 from hook.reconcile.survey import Scope
 from hook.resctrl import Resctrl
 from hook.store import RunDir
-from tests.simulator.kernel import RESCTRL, KernelTask
+from tests.simulator.kernel import RESCTRL, KernelTask, above
 from tests.simulator.machine import RUN, SimulatedMachine
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -46,8 +46,11 @@ class Node:
     # --- What happens on it
 
     def spawn(self, pid: int, cgroup: str = cgroup_of(), group: str = "", born: int = 100) -> KernelTask:
-        """A process begins in a cgroup; `group`: below the root of resctrl."""
+        """A process begins in a cgroup; `group`: below the root of resctrl, made if there is none."""
         path = f"{RESCTRL}/{group}" if group else RESCTRL
+        for needed in (above(path), path):
+            if group and needed not in self.kernel.groups:
+                self.kernel.mkdir(needed)
         return self.kernel.spawn(pid, f"0::{cgroup}", born=born, group=path)
 
     def start(self, name: str = ID, pid: int = 7, uid: str | None = UID, cgroup: str = "", **options: Any) -> Context:  # noqa: ANN401

@@ -331,7 +331,8 @@ def test_a_process_that_has_the_number_before_its_start_time_is_read_is_not_put_
 def test_a_thread_of_a_job_whose_number_is_taken_at_the_move_is_moved_out_again(node: Node) -> None:
     """Its processes are in no cgroup of their own, so only their pids and start times say which they are."""
     node.spawn(7, "/user.slice")
-    node.kernel.fork(7, 9).groups[9] = RESCTRL
+    node.kernel.fork(7, 9)
+    node.kernel.move(9, RESCTRL)
     put = node.kernel.put
 
     def take_and_put(path: str, data: bytes) -> None:

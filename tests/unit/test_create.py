@@ -38,7 +38,7 @@ def expect_refusal(action: Callable[[], object]) -> HookError:
 
 def use(node: Node, energy: float, path: str = ROOT_GROUP) -> None:
     """Let a group's counter be at so many joules; it began at 3."""
-    node.kernel.groups[path].counters[ENERGY] = f"{energy:.6f}"
+    node.kernel.set_counter(path, ENERGY, f"{energy:.6f}")
 
 
 def move(node: Node, pid: int, group: str) -> Callable[[], None]:
@@ -58,7 +58,7 @@ def assert_over(node: Node) -> None:
 def test_what_is_on_record(node: Node) -> None:
     node.spawn(7, born=1234)
     node.start()
-    inode, mounted = node.kernel.groups[ROOT_GROUP].ino, node.kernel.mounts
+    inode, mounted = node.kernel.identify(ROOT_GROUP), node.kernel.mounts
     assert (node.state().created_at, node.state().created_boottime) == ("1970-01-12T13:46:40Z", 1e6)
     assert node.state().groups == [
         MonGroup(path=ROOT_GROUP, ctrl_group="/", inode=inode, mounted=mounted, begin=COUNTERS)
@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[Callable[[Node], object], str, str]] = {
     "it goes": (lambda node: setattr(node.machine, "before_put", lambda: node.kernel.die(7)), Reason.TASK_GONE, ""),
     "a torn /proc/7/stat": (lambda node: node.machine.add("/proc/7/stat", b"7 (init) S"), Reason.IO, ""),
     "no /proc": (no_proc, Reason.IO, "No such file"),
-    "no resctrl": (lambda node: node.kernel.groups.clear(), Reason.NOT_MOUNTED, RESCTRL),
+    "no resctrl": (lambda node: node.kernel.unmount(), Reason.NOT_MOUNTED, RESCTRL),
     "no such ctrl_group": (is_shown_in("gold"), Reason.NO_CTRL_GROUP, f"{RESCTRL}/gold"),
     **{
         f"the ctrl_group {name}": (is_shown_in(name), Reason.NO_CTRL_GROUP, name)

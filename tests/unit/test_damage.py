@@ -157,15 +157,9 @@ def kept(node: Node) -> dict[str, bool]:
 def domains(node: Node, number: int) -> None:
     """Give the machine more counters."""
     events = {f"mon_PERF_PKG_{domain:02}/core_energy": "3.000000" for domain in range(number)}
-    node.kernel.groups[RESCTRL].counters.update(events)
-    make = node.kernel._new_group
-
-    def make_group(*arguments: object) -> object:
-        group = make(*arguments)
-        group.counters.update(events)
-        return group
-
-    node.kernel._new_group = make_group  # type: ignore[method-assign, assignment]
+    for event, text in events.items():
+        node.kernel.set_counter(RESCTRL, event, text)
+    node.kernel.resctrl.begins.update(events)
 
 
 def test_completed_keys_stay_by_number_the_newest_of_them_with_the_lines_that_they_owe(node: Node) -> None:

@@ -30,7 +30,7 @@ from hook.show import history
 from hook.show.snapshot import sum_key, take_snapshot
 from hook.store import LockedKey
 from hook.words import explain
-from tests.simulator.kernel import COUNTERS, RESCTRL
+from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, cgroup_of, fails, node
 from tests.unit.stops import stops
@@ -214,11 +214,11 @@ def test_use_of_a_run_after_one_that_is_known_in_part_is_known(node: Node, cause
 
 def test_events_that_come_with_a_new_mount_are_unknown_until_then(node: Node) -> None:
     """Of a run that goes on over the mount. A later run, and one that begins after the mount, are known."""
-    with node.patch.context() as patch:
-        patch.delitem(COUNTERS, ENERGY)
-        node.start(ID, 7, None, **ON)
-        node.start(OTHER, 9, None, **ON)
-        node.stop(OTHER, 9, **ON)
+    node.kernel.resctrl.counters.offline("mon_PERF_PKG_00")
+    node.start(ID, 7, None, **ON)
+    node.start(OTHER, 9, None, **ON)
+    node.stop(OTHER, 9, **ON)
+    node.kernel.resctrl.counters.online("mon_PERF_PKG_00")
     node.kernel.mount()
     assert node.verbs(options=ON) == ["remake"]
     group = f"{RESCTRL}/mon_groups/oci-{ID}"
@@ -349,7 +349,7 @@ def test_a_container_that_reconcile_adopts_has_its_file_and_keeps_that_of_its_ho
 def test_a_pod_that_its_hook_could_not_monitor_has_its_line(node: Node, call: str) -> None:
     """reconcile brings it in, without the option, also if its first tries fail."""
     if call == "mount":
-        node.kernel.groups.clear()
+        node.kernel.unmount()
     else:
         node.machine.refusals["mkdir"] = [errno.EIO] * 2
     node.spawn(7)

@@ -72,7 +72,7 @@ class HostileMachine(SimulatedMachine):
             if group not in self.kernel.groups:
                 self.kernel.mkdir(group)
             if counter:
-                self.kernel.groups[group].counters[counter] = ""
+                self.kernel.set_counter(group, counter, "")
         return super().add(path, content)
 
 

@@ -267,8 +267,8 @@ def test_who_is_not_root_reads_that_root_is_needed(node: Node, verb: str) -> Non
 
 def test_job_is_in_the_class_of_its_first_process(node: Node) -> None:
     gold = node.kernel.add_class("gold")
-    node.spawn(7, "/user.slice").groups = {7: gold}
-    node.spawn(8, "/user.slice").groups = {8: gold}
+    node.kernel.move(node.spawn(7, "/user.slice").pid, gold)
+    node.kernel.move(node.spawn(8, "/user.slice").pid, gold)
     node.spawn(9, "/user.slice")
     jobs.assign(node.context(), "a", {7: ""})
     jobs.assign(node.context(), "a", {8: ""})
@@ -280,7 +280,7 @@ def test_job_is_in_the_class_of_its_first_process(node: Node) -> None:
 
 
 def unmount(node: Node) -> Callable[[], object]:
-    node.kernel.groups.clear()
+    node.kernel.unmount()
     return node.kernel.mount
 
 
@@ -670,8 +670,8 @@ def test_what_was_in_the_group_before_a_failed_call_stays_there_and_what_came_by
     for pid in (6, 8, 9):
         node.spawn(pid, "/user.slice")
     happens(node)
-    node.kernel.tasks[7].groups[71] = f"{RESCTRL}/mon_groups/oci-a"
-    node.kernel.tasks[7].groups[72] = RESCTRL
+    node.kernel.add_thread(7, 71, f"{RESCTRL}/mon_groups/oci-a")
+    node.kernel.add_thread(7, 72, RESCTRL)
     before = node.find_state("a")
     now, put = int(node.kernel.now * system.TICKS) + 1, node.kernel.put
 
@@ -712,7 +712,8 @@ def test_failure_that_was_on_record_before_a_failed_call_stays(node: Node) -> No
 
 
 def test_threads_and_children_come_along(node: Node) -> None:
-    node.spawn(7, "/user.slice").groups[71] = RESCTRL
+    node.spawn(7, "/user.slice")
+    node.kernel.add_thread(7, 71)
     node.kernel.fork(7, 8)
     jobs.assign(node.context(), "a", {7: ""})
     assert node.groups() == {"oci-a": {7, 71, 8}}
@@ -756,7 +757,8 @@ def test_what_a_job_left_behind_stays_in_its_group_whatever_parent_it_gets(
     node.kernel.shows_groups = shows_groups
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(), "a", {7: ""})
-    node.kernel.fork(7, 9).groups[91] = f"{RESCTRL}/mon_groups/oci-a"
+    node.kernel.fork(7, 9)
+    node.kernel.add_thread(9, 91)
     node.kernel.fork(9, 10)
     group = become(node) if comes_first else ""
     node.kernel.die(7)
@@ -844,11 +846,12 @@ def test_list_of_live_keys_is_about_jobs_too(node: Node) -> None:
     for pid, key in ((7, "a"), (8, "b")):
         node.spawn(pid, "/user.slice")
         jobs.assign(node.context(), key, {pid: ""})
-        node.kernel.die(pid)
     use_up_rmids(node)
     for pid, key in ((9, "a"), (10, "c")):
         node.spawn(pid, "/user.slice")
         assign(node, key, pid)
+    node.kernel.die(7)
+    node.kernel.die(8)
     node.repair(live={"a"})
     assert (node.groups(), node.members("a")) == ({"oci-a": {9}}, {"job-7-100": 7, "job-9-100": 9})
     assert node.state("b").completed_at is not None
@@ -1018,7 +1021,7 @@ def test_released_members_leave_alone_with_what_descends_from_them_and_the_last_
     for pid in (6, 7, 8):
         node.spawn(pid, "/user.slice")
     jobs.assign(node.context(), "a", {6: "", 7: "", 8: ""})
-    node.kernel.tasks[7].groups[71] = f"{RESCTRL}/mon_groups/oci-a"
+    node.kernel.add_thread(7, 71, f"{RESCTRL}/mon_groups/oci-a")
     node.kernel.fork(7, 70)
     node.kernel.fork(8, 80).parent = 1
     node.kernel.die(8)

@@ -134,8 +134,8 @@ def test_a_cgroup_is_own_from_when_its_member_is_known() -> None:
 @pytest.fixture
 def init(node: Node) -> Member:
     """The init of a container, with two threads, in a cgroup that is not its own."""
-    task = node.spawn(7, SHARED[1:], born=1)
-    task.groups[70] = task.groups[7]
+    node.spawn(7, SHARED[1:], born=1)
+    node.kernel.add_thread(7, 70)
     return member(7, None)
 
 
@@ -146,7 +146,7 @@ def test_what_was_forked_since_the_look_is_in_the_next_one(node: Node, init: Mem
     assert present.list_threads({7}) == present.reread_threads(init) == {7, 70}
     born = int(node.kernel.now + 1) * system.TICKS
     node.kernel.fork(7, 8, born=born)
-    node.kernel.tasks[7].groups[71] = node.kernel.tasks[7].groups[7]
+    node.kernel.add_thread(7, 71)
     assert present.reread_threads(init) == {7, 70, 71}
     assert (present.is_newer(8), present.is_newer(7)) == (True, False)
     assert Processes({}).reread_threads(init) == {7, 70, 71}, "a container that started since the look"

@@ -32,7 +32,7 @@ from hook.show.snapshot import get_event, sum_key, take_snapshot
 from hook.store import RunDir
 from hook.words import explain
 from tests.simulator import machine
-from tests.simulator.kernel import COUNTERS, RESCTRL, ROOT_CGROUP
+from tests.simulator.kernel import RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, cgroup_of, fails, node
 from tests.unit.stops import stops
@@ -47,10 +47,10 @@ BANDWIDTH = "mon_L3_00/mbm_total_bytes"
 
 def set_traffic(node: Node, *paths: str, text: str | None) -> None:
     """Let a counter of these groups, and the root group's, say this; None: its domain is offline."""
-    for path in (RESCTRL, *paths):
-        node.kernel.groups[path].counters.pop(BANDWIDTH, None)
-        if text is not None:
-            node.kernel.groups[path].counters[BANDWIDTH] = text
+    domains = node.kernel.resctrl.counters.domains
+    domains["mon_L3_00"] = tuple(event for event in domains["mon_L3_00"] if event not in BANDWIDTH)
+    for path in (RESCTRL, *paths) if text is not None else ():
+        node.kernel.set_counter(path, BANDWIDTH, str(text))
 
 
 def read_traffic(node: Node) -> tuple[int, bool]:
@@ -63,11 +63,10 @@ def read_traffic(node: Node) -> tuple[int, bool]:
 @pytest.mark.parametrize("mode", ["[mbm_event]\ndefault\n", "[mbm_cntr_assign]\n", "mbm_event\n[default]\n", None])
 @pytest.mark.parametrize("gap", ["Unassigned", None])
 def test_traffic_before_its_counter_stopped_is_kept_if_a_run_read_it(
-    node: Node, monkeypatch: pytest.MonkeyPatch, mode: str | None, gap: str | None
+    node: Node, mode: str | None, gap: str | None
 ) -> None:
     if mode is not None:
         node.kernel.files[f"{RESCTRL}/info/L3_MON/mbm_assign_mode"] = mode.encode()
-    monkeypatch.setitem(COUNTERS, BANDWIDTH, "0")
     set_traffic(node, text="0")
     node.start()
     path = f"{RESCTRL}/mon_groups/{GROUP}"
@@ -90,11 +89,8 @@ def test_traffic_before_its_counter_stopped_is_kept_if_a_run_read_it(
     assert len(node.reconciled().counted) == is_read
 
 
-def test_what_a_counter_had_in_a_former_directory_is_not_added_to_that_of_the_next(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(COUNTERS, BANDWIDTH, "0")
-    node.kernel.mount()
+def test_what_a_counter_had_in_a_former_directory_is_not_added_to_that_of_the_next(node: Node) -> None:
+    set_traffic(node, text="0")
     node.kernel.files[f"{RESCTRL}/info/L3_MON/mbm_assign_mode"] = b"[mbm_event]\n"
     node.start()
     path = f"{RESCTRL}/mon_groups/{GROUP}"
@@ -111,8 +107,7 @@ def test_a_group_that_is_renamed_is_followed_by_another_and_nothing_stays(node: 
     """README: the use until then is unknown."""
     node.kernel.add_class("gold")
     node.start()
-    node.kernel.groups[f"{RESCTRL}/{to}"] = node.kernel.groups.pop(f"{RESCTRL}/mon_groups/{GROUP}")
-    node.kernel.move(7, f"{RESCTRL}/{to}")
+    node.kernel.rename(f"{RESCTRL}/mon_groups/{GROUP}", f"{RESCTRL}/{to}")
     node.verbs()
     node.assert_settled()
     (key,) = take_snapshot(node.options()).keys
@@ -733,8 +728,8 @@ def end_and_wait(node: Node, seconds: int, **options: Any) -> None:  # noqa: ANN
 
 def add_domain(node: Node) -> None:
     """CPUs of another package come online."""
-    for group in node.kernel.groups.values():
-        group.counters["mon_PERF_PKG_01/core_energy"] = "1.000000"
+    for path in node.kernel.groups:
+        node.kernel.set_counter(path, "mon_PERF_PKG_01/core_energy", "1.000000")
 
 
 NEEDS: dict[str, Callable[[Node], object]] = {
@@ -1193,7 +1188,8 @@ def test_container_that_is_not_reached_is_named_and_another_one_is_the_first_in_
 
 def test_containers_that_wait_for_an_rmid_wait_once_a_pass(node: Node) -> None:
     """Each of them waited for --rmid-wait, beside what other containers needed."""
-    node.kernel.rmids, node.kernel.limbo = 1, 3600.0
+    node.kernel.rmids = 1
+    node.kernel.set_limbo(3600.0)
     node.start("over", 96, None)
     node.stop("over", 96, snapshot_ttl=0)
     for pid in range(1000, 1000 + WAITS):

@@ -109,8 +109,8 @@ def test_each_errno_is_one_outcome(node: Node, call: str, number: int, kind: str
 def test_what_is_gone_is_named(node: Node, call: str) -> None:
     """The group, the ctrl_group above it, or all of resctrl."""
     fail(node, call, errno.ENOENT)
-    node.kernel.status = "Out of luck"
     gold = node.kernel.add_class("gold")
+    node.kernel.resctrl.status = "Out of luck\n"
     errors = [caught(call, GOLD)]
     node.kernel.rmdir(gold)
     errors.append(caught(call, GOLD))
@@ -199,10 +199,11 @@ def test_what_cannot_be_read_may_hold_live_tasks(node: Node, number: int, expect
 def test_counters_are_what_the_kernel_gives_and_nothing_beside_them(node: Node) -> None:
     """A directory in a domain is part of its sums (sub-NUMA clusters), and AMD keeps a setting there."""
     OURS.make(GROUP)
-    counters = node.kernel.groups[GROUP].counters
-    counters.clear()
-    counters.update({f"mon_L3_00/{name}": "0=e" for name in ("mbm_L3_assignments", "mon_sub_L3_00")})
-    counters.update({"mon_L3_00/llc_occupancy": "4096", "mon_L3_01/a": "Unavailable", "mon_L3_01/b": "broken"})
+    node.kernel.resctrl.counters.domains.clear()
+    texts = {f"mon_L3_00/{name}": "0=e" for name in ("mbm_L3_assignments", "mon_sub_L3_00")}
+    texts.update({"mon_L3_00/llc_occupancy": "4096", "mon_L3_01/a": "Unavailable", "mon_L3_01/b": "broken"})
+    for counter, text in texts.items():
+        node.kernel.set_counter(GROUP, counter, text)
     node.kernel.files[f"{GROUP}/mon_data/mon_L3_00/mon_sub_L3_00"] = ["llc_occupancy"]
     real = node.machine.read
 

@@ -139,7 +139,7 @@ def test_a_line_that_cannot_be_written_keeps_the_record_until_it_can(node: Node)
 
 
 def test_events_are_none_while_resctrl_is_not_mounted(node: Node) -> None:
-    node.kernel.groups.clear()
+    node.kernel.unmount()
     start(node)
     end(node)
     assert [(line["unknown"], line["reason"]) for line in read(node)] == [([], "not_mounted")]

@@ -143,12 +143,12 @@ def test_the_time_since_when_a_key_lingers_is_shown_while_it_does(node: Node) ->
 def test_use_in_a_domain_that_comes_online_after_the_begin_is_shown_as_unknown(node: Node, is_reconciled: bool) -> None:
     late = "mon_PERF_PKG_09/core_energy"
     node.start(ID, 7)
-    counters = node.kernel.groups[f"{RESCTRL}/mon_groups/{GROUP}"].counters
-    counters[late] = node.kernel.groups[RESCTRL].counters[late] = "7.000000"
+    for path in (RESCTRL, f"{RESCTRL}/mon_groups/{GROUP}"):
+        node.kernel.set_counter(path, late, "7.000000")
     if is_reconciled:
         node.repair()
         assert update(node)[f"mon_data/{late}.before"] == b"Unavailable\n"
-    counters[late] = "9.000000"
+    node.kernel.set_counter(f"{RESCTRL}/mon_groups/{GROUP}", late, "9.000000")
     node.stop(ID, 7)
     texts = update(node)
     assert texts[f"mon_data/{late}.end"] == b"9.000000\n"

@@ -120,7 +120,8 @@ def test_exec_in_one_hierarchy_of_several_is_moved_in(node: WatchedNode) -> None
 
 
 def test_exec_in_another_group_of_ours_is_moved_in_with_its_threads(node: WatchedNode) -> None:
-    node.spawn(8, group="mon_groups/oci-other").groups[80] = RESCTRL
+    node.spawn(8, group="mon_groups/oci-other")
+    node.kernel.add_thread(8, 80, RESCTRL)
     assert moved(node) == {8, 80}
 
 
