@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hook import entry, models, system
 from tests.simulator.kernel import COUNTERS, RESCTRL, Kernel, KernelNode
 from tests.simulator.machine import RUN, Caller, SimulatedMachine
+from tests.simulator.oracle import read_json
 from tests.support.hook import STATES, UID, created, stopped
 from tests.unit import strategies
 
@@ -88,11 +89,13 @@ def check(data: HostileInput) -> None:
     stderr = machine.caller.stderr.decode("ascii")
     assert "unforeseen" not in stderr, stderr
     assert stderr.replace("\n", "").isprintable()
-    ours = re.compile(r"/.*/mon_groups/[^/]+(/tasks)?")  # any that is on record
+    ours = re.compile(r"/.*/mon_groups/[^/]+(/tasks)?")  # any that is on record, as is a file of the history
+    read = (read_json(text) for path, text in data.files.items() if path.startswith(chosen.run_dir + "/"))
+    known = [chosen.run_dir, *(record.get("history_file") for record in read if record is not None)]
     strangers = [
         (call, path)
         for call, path in machine.changes
-        if not path.startswith(chosen.run_dir + "/") and path != chosen.run_dir and not ours.fullmatch(path)
+        if not path.startswith(chosen.run_dir + "/") and path not in known and not ours.fullmatch(path)
     ]
     assert not strangers, strangers
     torn = [path for path in machine.files("/") if path.endswith(".tmp")]
