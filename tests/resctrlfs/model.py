@@ -14,6 +14,7 @@ Proven equal to the kernel in tests/kernel.
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
 import signal
@@ -142,6 +143,20 @@ class TaskState:
     rmid: int = 0
 
 
+@functools.lru_cache
+def _list_names_of_group(is_ctrl: bool, is_root: bool, debug: bool) -> dict[str, bool]:
+    names = dict.fromkeys(["cpus", "cpus_list", "tasks"], False)
+    if is_ctrl:
+        names.update(dict.fromkeys(["mode", "schemata", "size"], False))
+    if debug:
+        names.update({"ctrl_hw_id": False} if is_ctrl else {})
+        names["mon_hw_id"] = False
+    names.update({"mon_data": True} | ({"mon_groups": True} if is_ctrl else {}))
+    if is_root:
+        names["info"] = True
+    return names
+
+
 def fail(number: int) -> NoReturn:
     raise OSError(number, os.strerror(number))
 
@@ -227,24 +242,12 @@ class ResctrlModel:
     def _static(self, node: ModelFile) -> dict[str, bool]:
         """The names that come with a directory, and whether each is one itself."""
         if node.rel == "":
-            return self._static_of_group(node.group)
+            return _list_names_of_group(node.group.is_ctrl, node.group is self.root, self.knobs.debug)
         if node.rel == "mon_data":
             return dict.fromkeys(self.counters.domains, True)
         if node.rel.startswith("mon_data/"):
             return dict.fromkeys(self.counters.domains[node.base], False)
         return self._static_of_info(node.rel)
-
-    def _static_of_group(self, group: Group) -> dict[str, bool]:
-        names = dict.fromkeys(["cpus", "cpus_list", "tasks"], False)
-        if group.is_ctrl:
-            names.update(dict.fromkeys(["mode", "schemata", "size"], False))
-        if self.knobs.debug:
-            names.update({"ctrl_hw_id": False} if group.is_ctrl else {})
-            names["mon_hw_id"] = False
-        names.update({"mon_data": True} | ({"mon_groups": True} if group.is_ctrl else {}))
-        if group is self.root:
-            names["info"] = True
-        return names
 
     def _static_of_info(self, rel: str) -> dict[str, bool]:
         l3, packages = self.knobs.l3_domains > 0, self.knobs.packages > 0
@@ -278,11 +281,15 @@ class ResctrlModel:
 
     def attr(self, node: ModelFile) -> Attr:
         """Of a node that was resolved earlier: works on removed groups too, as fstat(2) does."""
-        inode = self._inodes.setdefault((node.group.serial, node.rel), len(self._inodes) + 1)
+        inode = self.identify(node)
         if not node.is_dir:
             return Attr(stat.S_IFREG | (0o644 if node.rel in WRITABLE else 0o444), 1, inode)
         below = sum(self._static(node).values()) if self.mounted else 0
         return Attr(stat.S_IFDIR | node.group.mode, 2 + below + len(self._groups_in(node)), inode)
+
+    def identify(self, node: ModelFile) -> int:
+        """Its inode."""
+        return self._inodes.setdefault((node.group.serial, node.rel), len(self._inodes) + 1)
 
     # ---- groups ----
 

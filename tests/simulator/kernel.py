@@ -266,7 +266,7 @@ class Kernel:
 
     def identify(self, path: str) -> int:
         """The inode of a group."""
-        return self.resctrl.attr(self.resctrl.resolve(path[len(RESCTRL) :])).ino
+        return self.resctrl.identify(self.resctrl.resolve(path[len(RESCTRL) :]))
 
     def free(self) -> int:
         """How many RMIDs a mkdir finds."""
@@ -374,8 +374,7 @@ class Kernel:
         except OSError:
             return None
         content = self.resctrl.list_names(node) if node.is_dir else self.resctrl.read_node(node).encode()
-        ino = self.resctrl.attr(ModelFile(node.group, "", True)).ino
-        return KernelNode(content, ino, node.group, self.mounts)
+        return KernelNode(content, self.resctrl.identify(ModelFile(node.group, "", True)), node.group, self.mounts)
 
     def _look_at_cgroup(self, path: str) -> KernelNode | None:
         at = path[len(ROOT_CGROUP) :] or "/"
