@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 from hook import formats
 
@@ -187,8 +187,15 @@ def replace_file(path: str, temporary: str) -> Iterator[str]:
 
 def write_durably(path: str, content: bytes, mode: int) -> None:
     """Write a new file, and wait until the disk has it. Raises FileExistsError for a file or a link that exists."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+    with opened_to_write(path, mode) as file:
         file.write(content)
+
+
+@contextmanager
+def opened_to_write(path: str, mode: int) -> Iterator[IO[bytes]]:
+    """Yield a new file to write to, and wait afterwards until the disk has it. Raises FileExistsError."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        yield file
         file.flush()
         os.fchmod(file.fileno(), mode)
         os.fsync(file.fileno())

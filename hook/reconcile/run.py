@@ -27,6 +27,7 @@ from hook.reconcile.act import carry_out, end_key, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, finish
 from hook.reconcile.record import LateCpu, change_record
+from hook.reconcile.rotate import LARGEST, find_history, rotate
 from hook.reconcile.survey import ALL, ListStates, Scope, Survey
 from hook.store import RunDir
 from hook.words import explain, format_count, printable, short_id, who
@@ -135,6 +136,16 @@ class Repairs:
         self.work_through(survey, actions)
         self.outside.update((done.action.container, done.outside) for done in self.outcomes[before:] if done.outside)
 
+    def rotate(self, options: Options) -> None:
+        """Start a new file of the history if it is large."""
+        path, problem = find_history(options), None
+        try:
+            done = bool(path) and rotate(path)
+        except OSError as error:
+            done, problem = True, _word(error)
+        if done:
+            self._end(Outcome(Action("rotate", path=path, why=f"a file has {LARGEST >> 20} MiB at most"), problem))
+
     def _end(self, outcome: Outcome | None) -> None:
         """Note the outcome of an action, if it was needed."""
         if outcome is not None:
@@ -215,6 +226,7 @@ def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None)
         for line in report.sum_up_failures(context.run):
             report.send_to_syslog(line)
         survey = _repair(lambda: Survey(context, late, scope), scope.asks, done)
+        done.rotate(context.options)
         elsewhere = Counter[str]()
         for place in survey.whereabouts.values():
             elsewhere.update(dict(place.elsewhere))

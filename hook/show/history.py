@@ -61,10 +61,8 @@ _AGE = re.compile(r"(\d{1,9})([smhdw])")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
 _FORMS = 'an age (90s, 15m, 12h, 7d, 2w), a date (2026-11-24, 2026-11-24T18:30), today, yesterday or "last night"'
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_NUMBER = r"[._-]\d[\dT._:-]*"
-"""What logrotate puts into a name: .1, or with dateext -20261124."""
-_KIND = r"(\.[A-Za-z]\w*)?"  # what compresses a file
-_OTHER_NAME = "not a name that logrotate gives; add a number to have the file read, as in history.jsonl.13"
+_NUMBER = re.compile(r"\.(\d{1,9})(?:\.gz)?")
+"""What rotation adds to the name of a file; the oldest has the largest number."""
 _COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
 """How the files of programs begin that the standard library of some Python cannot read."""
 _FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
@@ -81,7 +79,7 @@ Job = dict[str, Any]
 
 
 class _File(NamedTuple):
-    """A file of the history. It is open for as long as its jobs are read, so what logrotate moves stays the same."""
+    """A file of the history. It is open while its jobs are read, so it stays the same if rotation renames it."""
 
     name: str
     descriptor: int | None = None
@@ -117,18 +115,16 @@ class Jobs:
     _replaced: set[int] = field(default_factory=set)  # the numbers of the jobs that have a later line
 
     def __enter__(self) -> Jobs:
-        """Open the files; all again if logrotate has moved one before all were open.
+        """Open the files; all again if rotation has renamed one before all were open.
 
         Raises Unreadable if there is no file, or if the directory is unreadable.
         """
         while True:
             listed = self._list_files()
             with ExitStack() as opened:
-                found = {path: _open(path, is_read=is_read, opened=opened) for path, (_, is_read) in listed.items()}
+                found = [_open(path, opened) for path in listed]
                 if self._list_files() == listed:
-                    ends = {path: _find_first_end(file) for path, file in found.items()}
-                    order = sorted(found, key=lambda path: (path == self.path, ends[path], path))
-                    self._files = [found[path] for path in order]
+                    self._files = found
                     self._opened = opened.pop_all()
                     return self
 
@@ -196,16 +192,18 @@ class Jobs:
             parts.insert(0, f"{format_count(count, 'torn or unknown line')} in {', '.join(self.skipped)}")
         return printable(f"skipped: {'; '.join(parts)}") if parts else ""
 
-    def _list_files(self) -> dict[str, tuple[int, bool]]:
-        """List the files of the history and those with a name that begins so: the inode, and whether to read it."""
+    def _list_files(self) -> dict[str, int]:
+        """List the files of the history, the oldest first, with the inode of each."""
         directory, name = os.path.split(self.path)
-        stem, extension = map(re.escape, os.path.splitext(name))
-        heads = f"{stem}{extension}", f"{stem}{_NUMBER}{extension}"
-        pattern = re.compile(f"({heads[0]}({_NUMBER}{_KIND})?|{heads[1]}{_KIND})|({'|'.join(heads)})[^A-Za-z0-9].*")
-        matches = filter(None, map(pattern.fullmatch, files.list_names(directory or ".")))
-        rotated = {os.path.join(directory, match[0]): match[1] is not None for match in matches}
-        statuses = {path: system.try_call(os.stat, path) for path in rotated}
-        listed = {path: (status.st_ino, rotated[path]) for path, status in statuses.items() if status is not None}
+        numbers = {}
+        for entry in files.list_names(directory or "."):
+            rotated = _NUMBER.fullmatch(entry[len(name) :]) if entry.startswith(name) else None
+            if rotated or entry == name:
+                numbers[os.path.join(directory, entry)] = int(rotated[1]) if rotated else 0
+        listed = {}
+        for path in sorted(numbers, key=lambda path: (-numbers[path], path)):
+            if (status := system.try_call(os.stat, path)) is not None:
+                listed[path] = status.st_ino
         if not listed:
             raise files.Unreadable(self.path, "there is no such file", errno.ENOENT)
         return listed
@@ -322,22 +320,13 @@ def _ask(names: Sequence[str]) -> str:
     return "".join(f" (did you mean {name}?)" for name in names)
 
 
-def _open(path: str, *, is_read: bool, opened: ExitStack) -> _File:
+def _open(path: str, opened: ExitStack) -> _File:
     """Open a file of the history, until `opened` closes it."""
     name = os.path.basename(path)
-    if not is_read:
-        return _File(name, why=_OTHER_NAME)
     try:
         return _File(name, opened.enter_context(files.opened(path)))
     except files.Unreadable as error:
         return _File(name, why=error.why)
-
-
-def _find_first_end(file: _File) -> str:
-    """Return when the first job in a file ended; empty if no job in it can be read."""
-    with suppress(OSError, EOFError, zlib.error):
-        return next((job["end"] for job in map(parse, chain.from_iterable(_read_parts(file))) if job), "")
-    return ""
 
 
 def _read_parts(file: _File) -> Iterator[list[bytes]]:

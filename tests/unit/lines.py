@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of the history, as hooks write them, and its files as logrotate leaves them."""
+"""Lines of the history, as hooks write them, and its files as rotation leaves them."""
 
 from __future__ import annotations
 

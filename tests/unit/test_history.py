@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`history`: what is read of files that crashes, disks and logrotate have been at, and what is printed of it."""
+"""`history`: what is read of files that crashes, disks and rotation have been at, and what is printed of it."""
 
 from __future__ import annotations
 
@@ -123,21 +123,12 @@ def test_a_long_line_takes_little_memory() -> None:
 # --- Files
 
 
-OTHER_NAME = "not a name that logrotate gives; add a number to have the file read"
 XZ, ZSTD = bytes.fromhex("fd377a585a000004"), bytes.fromhex("28b52ffd04580000")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("history.jsonl.1", "history.jsonl.2.gz", "history.jsonl.12.gz"),
-        *("history.jsonl-20261124", "history.jsonl-20261124.gz", "history.jsonl-20261124-1795000000.gz"),
-        *("history.jsonl-2026-11-24.gz", "history.jsonl-2026112714", "history.jsonl.2026-11-27T14:00:00.gz"),
-        *("history-20261127.jsonl", "history.1.jsonl", "history-2026112714.jsonl.gz", "history_2026.jsonl.Z"),
-    ],
-)
+@pytest.mark.parametrize("name", ["history.jsonl.1", "history.jsonl.2.gz", "history.jsonl.12.gz", "history.jsonl.130"])
 @pytest.mark.parametrize("has_current", [True, False])
-def test_rotated_files_are_read_by_the_names_that_logrotate_gives(shown: Print, name: str, has_current: bool) -> None:
+def test_rotated_files_are_read_by_their_names(shown: Print, name: str, has_current: bool) -> None:
     write_lines(name, line(make(1)), at=NOW - 1)
     write_lines("history.jsonl" if has_current else name, line(make(2 if has_current else 1)))
     assert "skipped" not in shown()
@@ -147,14 +138,11 @@ def test_rotated_files_are_read_by_the_names_that_logrotate_gives(shown: Print, 
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("history.jsonl.1.xz", XZ, "compressed by xz; only gzip can be read"),
-        ("history.jsonl-20261127.zst", ZSTD, "compressed by zstd; only gzip can be read"),
-        ("history-20261127.jsonl.bz2", b"BZh91AY&SY", "compressed by bzip2; only gzip can be read"),
+        ("history.jsonl.3", ZSTD, "compressed by zstd; only gzip can be read"),
+        ("history.jsonl.13.gz", b"BZh91AY&SY", "compressed by bzip2; only gzip can be read"),
         ("history.jsonl.2", XZ, "compressed by xz; only gzip can be read"),
-        ("history.jsonl.1.lz", b"LZIP\1\n\n", "none of its lines can be read"),
         ("history.jsonl.1.gz", b"no gzip", "none of its lines can be read"),
         ("history.jsonl.1.gz", b"", "empty, and no file of gzip"),
-        *((f"history.jsonl{end}", line(make(2)), OTHER_NAME) for end in (".old", ".bak", "~", ".gz", "-backup")),
     ],
 )
 @pytest.mark.parametrize("form", ["", "--json", "--csv", "--by=day"])
@@ -172,7 +160,7 @@ def test_a_file_beside_the_history_that_is_not_read_is_named_with_status_1(
 
 @pytest.mark.parametrize(
     "name",
-    ["other.jsonl", "history.json", "history.jsonlx", "history-jobs.jsonl", "historic.jsonl.1", ".history.jsonl.1.swp"],
+    ["other.jsonl", "history.jsonlx", "history.jsonl.old", "history.jsonl.gz", ".history.jsonl.2.gz.tmp", "sums.json"],
 )
 def test_a_file_with_another_name_is_neither_read_nor_named(shown: Print, name: str) -> None:
     write_lines(name, line(make(2)))
@@ -223,7 +211,7 @@ def test_members_of_gzip_and_zeros_behind_them_are_read_and_what_is_no_file_is_n
 
 @pytest.mark.parametrize("reads", range(1, 8))
 @pytest.mark.parametrize("form", ["--json", "--json --by=name"])
-def test_what_logrotate_moves_before_any_of_the_reads_is_read(
+def test_what_rotation_renames_before_any_of_the_reads_is_read(
     shown: Print, monkeypatch: pytest.MonkeyPatch, reads: int, form: str
 ) -> None:
     """The file is renamed and the oldest compressed after the names were listed. The rows take some reads of each."""

@@ -178,6 +178,7 @@ OPENERS |= {"mkstemp", "mmap"}
 MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tokenize", "tomllib", "gzip", "tarfile"}
 ELSEWHERE = {
     "show/history": {"gzip"},  # of a descriptor that came through the door
+    "reconcile/rotate": {"gzip"},
     "show/server": {"gzip"},  # of what it sends
     "install/install": {"ZipFile"},  # of bytes that came through the door
     "node/programs": {"shutil"},  # finds programs
