@@ -33,7 +33,6 @@ NAME = "resctrl-mon-hook"
 # Of a domain without an owner (RFC 2606): who distributes the packages is not known here
 MAINTAINER = f"{NAME} maintainers <maintainers@{NAME}.invalid>"
 PROVE = HERE / "prove.sh"  # what the scripts of both do first
-LOGROTATE = f"etc/logrotate.d/{NAME}"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
 SHIPPED = f"usr/lib/{NAME}"  # where the packages have the program, its digest, and the hooks.d files
 HOOKS_D = "usr/share/containers/oci/hooks.d"
@@ -100,8 +99,6 @@ def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
     # `install`, `doctor` and the chart read the owner of the program from this file
     _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
     (tree / "etc" / NAME).mkdir()  # for the administrator's textfile.conf and metrics.conf
-    # Of a package it is a configuration file, which `uninstall` leaves to it: without the mark of `install`
-    _write(tree / LOGROTATE, (HERE / "logrotate" / NAME).read_bytes())
     _write(tree / f"usr/share/man/man8/{NAME}.8.gz", compress((HERE / "man" / f"{NAME}.8").read_bytes()))
     _write(tree / f"usr/share/doc/{NAME}/history.schema.json", (ROOT / SCHEMA).read_bytes())
     completions = {
@@ -179,7 +176,6 @@ def deb(what: Source, work: Path) -> Path:
         "SOURCES": ", ".join(f"{name} (= {version})" for name, version in built),
     }
     _write(tree / "DEBIAN/control", _filled(HERE / "deb" / "control", **values).encode())
-    _write(tree / "DEBIAN/conffiles", f"/{LOGROTATE}\n".encode())
     _write(tree / "DEBIAN/md5sums", "".join(sums).encode())
     prove = PROVE.read_text(encoding="utf-8")
     for script in ("preinst", "postinst", "prerm", "postrm"):

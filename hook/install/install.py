@@ -28,7 +28,7 @@ from hook import formats, system
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import files, hooksd, programs
-from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, KUBERNETES, MARK, NAME, STUB, TARGETS, Places, find_origin
+from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, KUBERNETES, NAME, STUB, TARGETS, Places, find_origin
 from hook.reconcile import run as reconcile
 from hook.words import explain
 
@@ -257,7 +257,6 @@ def plan_install(wanted: Wanted) -> list[Step]:
     """Return all steps, including those that are already done."""
     places, text = wanted.places, wanted.shipped.text
     at = places.at
-    logrotate = f"{MARK}; later ones keep it as it is\n{text(f'packaging/logrotate/{NAME}')}"
     tmpfiles = text(f"packaging/tmpfiles.d/{NAME}.conf")
     return [
         # Remove an unwanted JSON first, as in uninstall.
@@ -274,7 +273,6 @@ def plan_install(wanted: Wanted) -> list[Step]:
         write_file(at(places.tmpfiles), tmpfiles.encode()),
         # No hook makes the directory of the history.
         make_directory(at(places.log_dir), 0o750),
-        *([] if os.path.lexists(at(places.logrotate)) else [write_file(at(places.logrotate), logrotate.encode())]),
         *_plan_activation(wanted),
         remove_file(at(places.owner)),  # with --force: the former owner has lost these files
         *(write_file(at(places.json(name)), make_hook_file(wanted, name).encode()) for name in wanted.targets or ()),
@@ -404,11 +402,10 @@ def _plan_end_of_services(places: Places) -> list[Step]:
     here = not places.top and programs.has_systemd()
     active = (places.timer, places.watch, places.view, places.textfile_timer, places.metrics_service)
     units = [os.path.basename(path) for path in active if here and os.path.exists(path)]
-    logrotate = [] if places.is_foreign(places.logrotate) else [places.logrotate]
     return [
         # Disable the units while they exist, so that systemd removes its links to them.
         *([run_command("systemctl", "disable", "--now", *units)] if units else []),
-        *(remove_file(places.at(path)) for path in (*places.units, places.tmpfiles, *logrotate)),
+        *(remove_file(places.at(path)) for path in (*places.units, places.tmpfiles)),
         *([run_command("systemctl", "daemon-reload")] if units else []),
     ]
 

@@ -12,7 +12,6 @@ from hook.node import files, hooksd, programs
 NAME = hooksd.NAME
 OPTIONS = ("resctrl_root", "run_dir", "group_prefix")
 """The options of the hook that say where its files and groups are."""
-MARK = f"# Made by `{NAME} install`"
 JOBS_MARK = f"# Made by `{NAME} install --for=jobs`: no hooks.d file is wanted"
 OWNER_FILE = f"{NAME}.owner"
 USR = "/usr"
@@ -69,8 +68,6 @@ class Places:
         self.stub_tmpfiles = f"/etc/tmpfiles.d/{NAME}-stub{prefix.replace('/', '-')}.conf"
         # The directory of the history, for root alone. It stays after an uninstallation.
         self.log_dir = f"/var/log/{NAME}"
-        # `install` writes this file once. Then the administrator owns it, who may keep the history for longer.
-        self.logrotate = f"/etc/logrotate.d/{NAME}"
 
     def json(self, target: str) -> str:
         """Return the path of the hooks.d file for a target."""
@@ -102,7 +99,7 @@ class Places:
             return path != self.link or os.path.basename(system.try_call(os.readlink, there) or "") != hooksd.PROGRAM
         if path.endswith(".json"):
             return hooksd.read_entry(there).our_hook is None
-        mark = {self.program: hooksd.IN_PROGRAM, self.logrotate: MARK}.get(path, NAME)
+        mark = hooksd.IN_PROGRAM if path == self.program else NAME
         content = system.try_call(files.read, there, hooksd.LARGEST)
         return content is None or (mark.encode() not in content and (path != self.program or content != STUB))
 

@@ -21,7 +21,6 @@ INSTALLED = (
     "packaging/completions/*",
     "packaging/systemd/*.*",
     "packaging/tmpfiles.d/*.conf",
-    "packaging/logrotate/*",
 )
 PYTHON = "/usr/bin/python3"
 # The first line. The kernel passes everything after the interpreter as one argument, which Python parses as the options

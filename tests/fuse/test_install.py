@@ -26,8 +26,8 @@ from tests.support.machine import AT_BOOT, HOOKS_DIR, LEFT, LINK, PROGRAM, UNITS
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
-TMPFILES, LOGROTATE = Places().tmpfiles, Places().logrotate
-EVERYTHING = {*Places().files(), LOGROTATE}
+TMPFILES = Places().tmpfiles
+EVERYTHING = {*Places().files()}
 """What packages have of this is listed in tests/packages/test_files.py."""
 LOGS = "/var/log/resctrl-mon-hook"
 BYTECODE = f"{PROGRAM}.cpython-311"  # of a former version
@@ -84,10 +84,8 @@ def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: Scratc
     assert node.path(PROGRAM).read_bytes() == shipped().read_bytes()
     directories = ("oci-hooks", "packaging/systemd", "packaging/tmpfiles.d")
     texts = {path.name: path.read_text() for name in directories for path in (ROOT / name).iterdir()}
-    for path in EVERYTHING - {PROGRAM, LINK, LOGROTATE}:
+    for path in EVERYTHING - {PROGRAM, LINK}:
         assert written[path] == texts[os.path.basename(path)]
-    rotation = (ROOT / "packaging/logrotate/resctrl-mon-hook").read_text()
-    assert written[LOGROTATE].partition("\n")[2] == rotation
     assert node.path(LOGS).lstat().st_mode == 0o040750
     modes = {path: node.path(path).lstat().st_mode & 0o7777 for path in written}
     assert modes == {path: 0o777 if path == LINK else 0o755 if path == PROGRAM else 0o644 for path in EVERYTHING}
@@ -157,13 +155,8 @@ def test_for_same_all_but_hooks_d_files_is_installed_and_those_of_before_stay(
     assert node.written() == written
 
 
-def test_the_history_outlives_an_uninstallation_and_its_rotation_is_the_administrators(node: ScratchMachine) -> None:
+def test_the_history_outlives_an_uninstallation(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman")
-    rotation = node.path(LOGROTATE)
-    longer = rotation.read_text().replace("rotate 12", "rotate 120")
-    rotation.write_text(longer)
-    done(node, "install", "--for=podman")
-    assert rotation.read_text() == longer
     node.put(f"{LOGS}/history.jsonl", "{}\n")
     node.put(BYTECODE, "")
     assert f"left: {LOGS}, the history of what containers and jobs have used" in done(node, "uninstall")

@@ -23,7 +23,6 @@ PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
 SHIPPED, DIGEST = f"usr/lib/{NAME}/{NAME}", f"usr/lib/{NAME}/sha256"
 OWNER = f"usr/libexec/oci/hooks.d/{NAME}.owner"
 HOOKS_D = f"usr/lib/{NAME}"  # from there scripts copy them, last
-LOGROTATE = f"etc/logrotate.d/{NAME}"
 LOGS = f"var/log/{NAME}"
 MANUAL = f"usr/share/man/man8/{NAME}.8.gz"
 SCHEMA = f"usr/share/doc/{NAME}/history.schema.json"
@@ -44,7 +43,6 @@ BOTH = {
     f"usr/lib/tmpfiles.d/{NAME}.conf",
     f"usr/share/bash-completion/completions/{NAME}",
     f"usr/share/fish/vendor_completions.d/{NAME}.fish",
-    LOGROTATE,
     MANUAL,
     SCHEMA,
 }
@@ -98,7 +96,6 @@ def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
         if path.is_symlink():  # to the program, which the scripts put into its place
             continue
         assert stat.S_IMODE(path.stat().st_mode) == (0o750 if name == LOGS else 0o755 if is_program else 0o644), path
-    assert (tree / LOGROTATE).read_bytes() == (REPOSITORY / "packaging/logrotate" / NAME).read_bytes()
     assert (tree / SCHEMA).read_bytes() == (REPOSITORY / "docs/history.schema.json").read_bytes()
     assert (tree / SHIPPED).read_bytes() == program.read_bytes()
     digest = hashlib.sha256(program.read_bytes()).hexdigest()

@@ -341,7 +341,7 @@ def list_items(section: str) -> set[str]:
 def test_man_page_has_each_file_of_an_installation_and_each_part_of_the_run_directory() -> None:
     places = Places()
     run_dir = Options().run_dir
-    wanted = {*places.files(), places.logrotate, run_dir, *(f"{run_dir}/{part}" for part in PARTS)}
+    wanted = {*places.files(), run_dir, *(f"{run_dir}/{part}" for part in PARTS)}
     assert wanted <= list_items("FILES")
 
 

@@ -10,7 +10,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.node import paths, programs
 from hook.node.hooksd import PROGRAM
-from hook.node.paths import MARK, STUB, Places, find_origin
+from hook.node.paths import STUB, Places, find_origin
 
 PLACES = Places()
 HOOK = {"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": True}, "stages": ["poststop"]}
@@ -41,7 +41,7 @@ def test_what_an_installation_has_is_ours_and_a_link_in_its_place_is_foreign(fs:
     hook = {**HOOK, "hook": {"path": PLACES.program}}
     ours = {path: "resctrl-mon-hook" for path in PLACES.files() if path != PLACES.link}
     ours |= {PLACES.program: "#!/usr/bin/python3 ...hook/__init__.py", PLACES.json("podman"): json.dumps(hook)}
-    ours |= {PLACES.json("kubernetes"): json.dumps(hook), PLACES.logrotate: MARK}
+    ours |= {PLACES.json("kubernetes"): json.dumps(hook)}
     for path, content in ours.items():
         fs.create_file(path, contents=content)
         assert not PLACES.is_foreign(path), path
