@@ -20,6 +20,7 @@ from hook.node import engines, files, hooksd, paths, processes, programs
 from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
 from hook.node.records import name_unhooked
+from hook.reconcile.rotate import LARGEST
 from hook.show import name_all, name_first
 from hook.show.lists import name_failed
 from hook.show.snapshot import TRAFFIC, Inventory, list_events, take_snapshot, tracks_few
@@ -402,6 +403,14 @@ def _check_read_only(path: str) -> Found:
         yield FAILURE, f"{path} is mounted read-only", remedy
 
 
+def _check_room(path: str) -> Found:
+    """Yield whether the file system of the history fills."""
+    room = os.statvfs(path)
+    if room.f_blocks and (left := room.f_bavail * room.f_frsize) < 2 * LARGEST:  # 0: it has no limit
+        what = f"the file system of {path} fills: {left >> 20} MiB are left"
+        yield WARNING, what, "free space there: lines that cannot be written wait in memory, and a reboot loses them"
+
+
 def _check_records(site: Site) -> Found:
     run_dir = site.options.run_dir
     yield from _check_read_only(run_dir)
@@ -426,6 +435,14 @@ def _check_history(site: Site) -> Found:
             yield WARNING, what, moved + _show("mkdir", "-p", path)
         else:
             yield from _check_read_only(path)
+            yield from _check_room(path)
+    for file in dict.fromkeys(filter(None, named)):
+        status = system.try_call(os.stat, file)
+        if status is not None and status.st_size > 2 * LARGEST:
+            sizes = f"{status.st_size >> 20} MiB, and reconcile begins a new file at {LARGEST >> 20}"
+            what = f"{file} has {sizes}: it cannot write there, or does not run"
+            remedy = f"see what {site.call('reconcile')} says; its unit may write elsewhere with ReadWritePaths="
+            yield WARNING, what, remedy
     for file in dict.fromkeys([*filter(None, named), paths.HISTORY]):
         for path, remedy in _list_open(file):
             yield WARNING, f"{path} is not owned by root, or is writable by others, who can change a bill", remedy

@@ -46,6 +46,8 @@ def rotate(history: str) -> bool:
     directory = os.path.dirname(history)
     if not os.path.isdir(directory):
         return False
+    if not os.access(directory, os.W_OK):  # before the file is large: a unit, or a mount, may not let it write there
+        raise files.Unreadable(directory, "not writable here", errno.EROFS)
     descriptor = files.open_to_lock(directory)
     try:
         return system.try_flock(descriptor) and _rotate(history)

@@ -286,6 +286,16 @@ def beside(node: InstalledFiles) -> None:
     node.files.record("kept", groups=[{"path": other, "ctrl_group": "/"}])
 
 
+def filling(node: InstalledFiles) -> None:
+    for_jobs(node)
+    node.room |= {"f_blocks": 1 << 20, "f_bavail": 20 << 8, "f_frsize": 4096}
+
+
+def not_rotated(node: InstalledFiles) -> None:
+    with_hook(args=["x", "hook", f"--history={LOGS}/history.jsonl"])(node)
+    node.fs.create_file(f"{LOGS}/history.jsonl", st_size=150 << 20)
+
+
 def called(node: InstalledFiles) -> None:
     node.write("/opt/resctrl-mon-hook.sh", "#!/bin/sh\n")
     node.write(OTHER, {**THEIRS, "hook": {"path": "/opt/resctrl-mon-hook.sh"}})
@@ -330,6 +340,10 @@ AILMENTS: dict[str, Change] = {
         annotations={"^io\\.kubernetes": ".*", "^io\\.container\\.manager$": "libpod"}
     ),
     "warning history: /var/log/resctrl-mon-hook is not owned by root, or is": lambda node: node.fs.chmod(LOGS, 0o777),
+    "warning history: the file system of /var/log/resctrl-mon-hook fills: 20 MiB are left": filling,
+    "warning history: /var/log/resctrl-mon-hook/history.jsonl has 150 MiB, and reconcile begins a new file at 64": (
+        not_rotated
+    ),
     "warning history: /var/log/x is no directory: no": with_hook(args=["x", "hook", "--history=/var/log/x/h.jsonl"]),
     "warning history: /var/log/resctrl-mon-hook is no directory: no history": for_jobs_without_history,
     f"warning history: {PROGRAM} is no directory: no history": with_hook(args=["x", "hook", f"--history={PROGRAM}/h"]),

@@ -128,6 +128,14 @@ def test_a_foreign_file_with_the_name_of_a_compressed_one_stays_and_is_said(hist
     assert foreign.read_bytes() == content
 
 
+def test_a_directory_that_cannot_be_written_is_said_while_the_file_is_small(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write wherever a mount does not forbid it
+    with pytest.raises(files.Unreadable, match="not writable here"):
+        history.rotate()
+
+
 def test_what_is_no_regular_file_is_left_alone(history: History, tmp_path: Path) -> None:
     history.file.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").write_bytes(b"x" * 100)
