@@ -20,9 +20,9 @@
   python3 build.py release   make dist/release/, all that users download: the .pyz with bytecode of six versions, ELF
                              files of x86_64 and aarch64, a .deb and an RPM of each, the chart, a bill of materials
                              (SPDX), and at last SHA256SUMS. Needs a Debian on x86_64
-  python3 build.py compile   compile the pydantic models (hook/models.py, hook/node/models.py, hook/cli/options.py) to
-                             plain Python: a *_compiled.py beside each; make docs/history.schema.json,
-                             packaging/completions, and the chart's copy of packaging/prometheus/rules.yaml
+  python3 build.py compile   compile the pydantic models (hook/models.py, hook/node/models.py) to plain Python: a
+                             *_compiled.py beside each; make docs/history.schema.json, packaging/completions, and the
+                             chart's copy of packaging/prometheus/rules.yaml
   python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
                              tiers without their slow tests, and a few lives under Podman; those of the ELF file if
                              its Python has been built
@@ -99,8 +99,6 @@ def compile_verb(arguments: Sequence[str]) -> int:
         print(f"{compiled}: compiled")
     job = importlib.import_module("hook.node.models").Job
     (ROOT / SCHEMA).write_text(compile_models.make_schema(job), encoding="ascii")
-    for name in ("hook.cli.options_compiled", "hook.cli.options"):
-        importlib.reload(importlib.import_module(name))
     from pyz import completions  # noqa: PLC0415  needs the models
 
     for shell, text in completions.make_completions().items():

@@ -89,37 +89,23 @@ class Config(Model):
 class Options(Model):
     """The options of the hook; `--resctrl-root` is `resctrl_root`, and so on. Times are in seconds.
 
-    `title` is the placeholder of a value in the help, unless the value is one of a few words.
+    Their help is in hook/cli/options.py.
     """
 
-    resctrl_root: Directory = Field("/sys/fs/resctrl", title="DIR", description="the resctrl mount")
-    run_dir: Directory = Field("/run/resctrl-mon-hook", title="DIR", description="directory for state and records")
-    group_prefix: Annotated[str, AfterValidator(names.check_group_prefix)] = Field(
-        "oci-", title="TEXT", description="prefix of the names of our groups"
-    )
-    key: Literal["auto", "container", "sandbox"] = Field(
-        "auto", description="one group for each pod, or for each container"
-    )
-    containers: Literal["all", "kubernetes", "podman"] = Field(
-        "all", description="all containers, all but Podman's, or only Podman's"
-    )
-    namespace: list[str] = Field([], title="NS", description="only pods of this namespace (repeatable)")
-    annotation: dict[str, str] = Field(
-        {}, title="K=V", description="only containers with all these annotations (repeatable)"
-    )
-    monitor: Literal["all", "opt-in", "opt-out"] = Field(
-        "all", description="use of the pod annotation monitor.resctrl-mon.io"
-    )
-    linger: int = Field(0, ge=0, le=86400, title="SECONDS", description="how long a group outlives its last member")
-    snapshot_ttl: int = Field(
-        300, ge=0, le=604800, title="SECONDS", description="how long to keep the counters of a removed group"
-    )
-    lock_timeout: float = Field(1.0, ge=0, le=60, title="SECONDS", description="maximum wait for the lock of a key")
-    rmid_wait: float = Field(1.5, ge=0, le=60, title="SECONDS", description="maximum wait for an RMID in limbo")
-    history: Annotated[str, AfterValidator(names.check_file)] = Field(
-        "", title="FILE", description="append a line to this file when a key ends: its use"
-    )
-    strict: bool = Field(False, description="createRuntime exits 1 if it cannot monitor the container")
+    resctrl_root: Directory = "/sys/fs/resctrl"
+    run_dir: Directory = "/run/resctrl-mon-hook"
+    group_prefix: Annotated[str, AfterValidator(names.check_group_prefix)] = "oci-"
+    key: Literal["auto", "container", "sandbox"] = "auto"
+    containers: Literal["all", "kubernetes", "podman"] = "all"
+    namespace: list[str] = []
+    annotation: dict[str, str] = {}
+    monitor: Literal["all", "opt-in", "opt-out"] = "all"
+    linger: Annotated[int, Field(ge=0, le=86400)] = 0
+    snapshot_ttl: Annotated[int, Field(ge=0, le=604800)] = 300
+    lock_timeout: Annotated[float, Field(ge=0, le=60)] = 1.0
+    rmid_wait: Annotated[float, Field(ge=0, le=60)] = 1.5
+    history: Annotated[str, AfterValidator(names.check_file)] = ""
+    strict: bool = False
 
 
 class Member(Model):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the command line of a person: --help, --version and the commands.
 
-All of it follows from the models of options.py and the table of verbs.py. A container's start never imports this. The
+All of it follows from the tables of options.py and verbs.py. A container's start never imports this. The
 exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile`, `view --once` or
 `uninstall` leaves work. Those of `run`, `assign` and `release` are in verbs.JOB_STATUSES; 126 and 127 are those of a
 shell.
@@ -13,13 +13,14 @@ import argparse
 import gc
 import gettext
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import NoReturn
 
-from hook import __version__, names, report, system
-from hook.cli.options import ARGUMENTS
+from hook import __version__, report, system
+from hook.cli.options import ARGUMENTS, make_row
 from hook.cli.verbs import HOOK, JOB_STATUSES, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
-from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, convert, validate
+from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse
 from hook.errors import as_hook_error
 from hook.models import Options
 from hook.node import command, engines, hooksd
@@ -107,7 +108,7 @@ def _report(name: str, call: Callable[[], int], executes: Sequence[str] = ()) ->
     return command.start([*executes]) if executes else status
 
 
-def _run_in_time(name: str, verb: Verb, given: Any, request: Request, began: float) -> int:  # noqa: ANN401  its own model
+def _run_in_time(name: str, verb: Verb, given: argparse.Namespace, request: Request, began: float) -> int:
     def run() -> int:
         has_options = name not in WRITERS and "run_dir" in verb.options
         return verb.run(given, _add_options_of_files(name, given, request) if has_options else request) or 0
@@ -122,7 +123,7 @@ def _run_in_time(name: str, verb: Verb, given: Any, request: Request, began: flo
         return verb.limit.status
 
 
-def _add_options_of_files(name: str, given: Any, request: Request) -> Request:  # noqa: ANN401  as above
+def _add_options_of_files(name: str, given: argparse.Namespace, request: Request) -> Request:
     """Add the options of the hook that are in the hooks.d files, and not on the command line.
 
     A job takes only the places from there. It has a history if its run directory is the default one, or the hooks'.
@@ -151,75 +152,6 @@ def _add_options_of_files(name: str, given: Any, request: Request) -> Request:  
 # --- Arguments
 
 
-class Argument:
-    """An argument of a command: an option, or (`name` in capitals) a word without `--`."""
-
-    def __init__(self, row: tuple[Any, ...]) -> None:
-        # `kind` is a value of the type that it takes; `value` the placeholder in the help, empty if it takes no value.
-        self.name, self.kind, default, self.value, self.choices, self.meaning = row[:6]
-        self.is_option = not self.name.isupper()
-        self.word = "--" + self.name.replace("_", "-") if self.is_option else self.value
-        self.shown_default = "" if default is None or default is False or default in ("", [], {}) else f" [{default}]"
-
-    def __str__(self) -> str:
-        return f"{self.word}={self.value}" if self.is_option and self.value else self.word
-
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Add it to a parser."""
-        words, more = [self.name], dict[str, Any](help=self.meaning + self.shown_default)
-        if self.is_option:
-            words = [self.word, "-o"] if self.name == "output" else [self.word]
-            more |= {"action": _Convert, "const": self.kind, "default": argparse.SUPPRESS}
-        elif self.kind == []:
-            more["nargs"] = "*"
-        elif self.choices == (self.value,):
-            more["nargs"] = "?"
-        more |= {"nargs": 0} if self.kind is False else {"choices": self.choices or None, "metavar": self.value}
-        parser.add_argument(*words, **more)
-
-
-class _Convert(argparse.Action):
-    """Converts the text of an option to the type of its `const`, and notes the word, or what is wrong with it."""
-
-    def __call__(self, parser: Any, namespace: object, text: Any, _option: str | None = None) -> None:  # noqa: ANN401
-        word, former = self.option_strings[0], getattr(namespace, self.dest, None)
-        if text == []:  # a flag has no value; and argparse takes `--` away from --option=-- before Python 3.13
-            text = "" if self.nargs == 0 else "--"
-        try:
-            value: Any = convert(self.const, former, text)
-            if self.dest == "label":
-                _check_label(text, former or {})
-        except ValueError as error:
-            parser.problems.append(f"{word}: {error}")
-        else:
-            setattr(namespace, self.dest, value)
-            parser.words.setdefault(self.dest, []).append(word if self.nargs == 0 else f"{word}={text}")
-
-
-def _check_label(text: str, former: Mapping[str, str]) -> None:
-    """Check a label, NAME=VALUE. Raises ValueError."""
-    name, _, value = text.partition("=")
-    try:
-        names.check_label(name)
-        names.check_label_value(value)
-        if former.get(name, value) != value:
-            raise ValueError("one name has two values")
-    except ValueError as error:
-        raise ValueError(f"{text[:80]!r}: {error}") from None
-
-
-def list_arguments(verb: Verb) -> list[Argument]:
-    """List a command's own arguments, without the options of the hook."""
-    return [Argument(row) for row in ARGUMENTS[verb.form.__name__][2]]
-
-
-def list_options(names: tuple[str, ...] = HOOK, defaults: Mapping[str, Any] = {}) -> list[Argument]:
-    """List the shared options of these `names`: those of the hook, with a command's own `defaults`, and --json."""
-    json = ("json", False, False, "", (), "print JSON, one object on a line")
-    rows = [row for row in (*ARGUMENTS["Options"][2], json) if row[0] in names]
-    return [Argument((*row[:2], defaults.get(row[0], row[2]), *row[3:])) for row in rows]
-
-
 class _Parser(argparse.ArgumentParser):
     """A parser of a command. Raises Usage."""
 
@@ -227,7 +159,6 @@ class _Parser(argparse.ArgumentParser):
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(f"{_NAME} {name}", usage, purpose, epilog, formatter_class=form, allow_abbrev=False)
         self.problems: list[str] = []
-        self.words: dict[str, list[str]] = {}  # the options, as they were written, by name
 
     def error(self, message: str) -> NoReturn:
         raise Usage(f"{self.prog.partition(' ')[2]}: {message[:300]}; see {self.prog} --help")
@@ -238,39 +169,40 @@ class _Parser(argparse.ArgumentParser):
 
 def make_parser(name: str) -> _Parser:
     """Make the parser of a command line: of the command's own arguments, and of those that it shares with others."""
-    verb = VERBS[name]
-    purpose, example, _ = ARGUMENTS[verb.form.__name__]
-    call, _, why = example.rpartition(": ")
-    parser = _Parser(name, purpose, epilog=f"example:\n  {_NAME} {call}\n      {why}")
+    verb, own = VERBS[name], ARGUMENTS[name]
+    call, _, why = own.example.rpartition(": ")
+    parser = _Parser(name, own.purpose, epilog=f"example:\n  {_NAME} {call}\n      {why}")
     once = parser.add_mutually_exclusive_group() if verb.exclusive else parser
-    for argument in (*list_arguments(verb), *list_options(verb.options, verb.defaults)):
-        argument.add_to(once if argument.name in verb.exclusive else parser)
+    for words, row in (*own.rows, *(make_row(option, verb.defaults) for option in verb.options)):
+        (once if words[0][2:] in verb.exclusive else parser).add_argument(*words, **row)
     return parser
 
 
-def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
+def parse_command(name: str, words: list[str]) -> tuple[argparse.Namespace, Request]:
     """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage.
 
     Where a command of `run` runs whatever is wrong, this says what is wrong, and goes on without it.
     """
     verb, parser = VERBS[name], make_parser(name)
     words, executed = command.split_words(words) if name == "run" else (words, [])
-    parsed, unknown = parser.parse_known_intermixed_args(words)
-    values = vars(parsed)
+    given, unknown = parser.parse_known_intermixed_args(words)
     if unknown:
         parser.problems.append(f"unrecognized arguments: {' '.join(unknown)}")
-    if values.get("COMMAND"):
-        parser.problems.append("write -- before the command")
-    if executed:
-        values["COMMAND"] = executed
-    is_json = values.pop("json", False) or values.get("output") == "json"
-    of_hook = {option: values.pop(option) for option in HOOK if option in verb.options and option in values}
-    options, given = (validate(form, part, parser.problems) for form, part in ((Options, of_hook), (verb.form, values)))
-    if parser.problems and (not executed or given.strict):
-        parser.error("; ".join(parser.problems))
-    for problem in parser.problems:
+    if name == "run":
+        if given.command:
+            parser.problems.append("write -- before the command")
+        given.command = executed or given.command
+    is_json = getattr(given, "json", False) or getattr(given, "output", None) == "json"
+    taken = [option for option in HOOK if option in verb.options]
+    complaints = {word: parse([word])[1] for option in taken for word in getattr(given, option)}
+    problems = [*parser.problems, *chain.from_iterable(complaints.values())]
+    if problems and (not executed or given.strict):
+        parser.error("; ".join(problems))
+    for problem in problems:
         report.write_line(f"run: ignored: {problem[:300]}", to_syslog=False)
-    return given, Request(options, {option: parser.words[option] for option in of_hook}, is_json)
+    valid = {option: [word for word in getattr(given, option) if not complaints[word]] for option in taken}
+    of_hook = {option: found for option, found in valid.items() if found}
+    return given, Request(parse([*chain.from_iterable(of_hook.values())])[0], of_hook, is_json)
 
 
 # --- Help
@@ -300,10 +232,10 @@ def find_help(name: str) -> str | None:
     """
     if name in STAGES:
         parser = _Parser(name, _HOOK, usage=f"{_NAME} hook|createRuntime|poststop [OPTION...] < OCI-STATE")
-        for option in list_options():
-            option.add_to(parser)
+        for words, row in map(make_row, HOOK):
+            parser.add_argument(*words, **row)
         return parser.format_help()
     if name in VERBS:
         return make_parser(name).format_help()
-    commands = [f"  {command:<18} {ARGUMENTS[verb.form.__name__][0]}" for command, verb in VERBS.items()]
+    commands = [f"  {command:<18} {ARGUMENTS[command].purpose}" for command in VERBS]
     return None if name else "\n".join([f"usage: {_NAME} COMMAND [ARGUMENT...]", "", *commands, _TAIL])

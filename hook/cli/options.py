@@ -1,240 +1,348 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of each command, as pydantic models: parsing, --help and completion follow from them.
+"""The arguments of the commands, as rows for argparse: parsing, --help and the completions of shells follow from them.
 
-A model's docstring is the command's purpose and an example, for --help. A field whose alias is in capitals is an
-argument without `--`. After a change run `python3 build.py compile`: in the .pyz `options_compiled.py` takes the place
-of this module.
+The type of an argument is the function that reads its text. Those of the hook are read by `entry.parse`, and have their
+types and defaults from the model `Options`: here they are only described.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, Field
+import argparse
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 from hook import names
-from hook.cli.options_compiled import ARGUMENTS
-from hook.models import Model
+from hook.entry import convert
+from hook.models import Options
 from hook.node import paths
 
-__all__ = ["ARGUMENTS"]
-
-Count = Annotated[int, Field(ge=1, le=999_999_999)]
-Directory = Annotated[str, AfterValidator(names.check_directory)]
-Label = Annotated[str, AfterValidator(names.check_label)]
-Labels = dict[Label, Annotated[str, AfterValidator(names.check_label_value)]]
+Row = tuple[tuple[str, ...], dict[str, Any]]
+"""The arguments of argparse's add_argument."""
+_MOST = 999_999_999
 
 
-def _field(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
-    """Make a field. The placeholder `value` is empty for a flag, and for a choice, whose words the help shows."""
-    return Field(default, title=value or "-", description=meaning, **more)
+class Take(argparse.Action):
+    """Reads the text of an option by the function `const`. What is wrong with it is added to the parser's problems.
 
-
-_ADOPT = _field("", "also monitor containers that run without ever having been hooked", False)
-_DESTDIR = _field("DIR", "put all files below this directory, for example to make an image (default: /)")
-_DRY_RUN = _field("", "print what would be done, and change nothing", False)
-_FORCE = _field("", "also where files belong to a package, to the chart or to a MachineConfig", False)
-_HOOKS_DIR = _field("DIR", "the directory for hooks.d files (default: by --prefix)")
-_JOB = _field("NAME", "the job's name")
-_LABEL = _field("NAME=VALUE", "a label of the job, for the bill: eight at most (repeatable)", {})
-_NAMESPACE = _field("NS", "only pods of this namespace (repeatable)", [])
-_OUTPUT = _field("FORM", "wide: all columns and counters, nothing cut; json: as --json. Short: -o")
-_PREFIX = _field("DIR", "where the program is, or is to be: below libexec and bin there (default: /usr)")
-_RUNTIME_ROOT = _field("DIR", "look for containers in this state directory of an OCI runtime, too (repeatable)", [])
-
-
-class List(Model):
-    """Show keys, containers that are not monitored, RMIDs.
-
-    list --namespace=shop --sort=traffic --limit=20: show the 20 pods of shop with the most memory traffic
+    With a list or dict as its default the option may be repeated.
     """
 
-    what: Literal["unmonitored"] | None = _field("", "only containers that are not monitored, and why", alias="WHAT")
-    namespace: list[str] = _NAMESPACE
-    state: list[Literal["live", "taken", "missing", "recovering", "lingering", "completed"]] = _field(
-        "STATE", "only keys in this state: live, taken, missing, recovering, lingering, completed (repeatable)", []
-    )
-    sort: Literal["energy", "traffic", "age", "name"] = _field("BY", "most energy or traffic, age, or name", "energy")
-    limit: Count | None = _field("N", "no more keys than this many")
-    output: Literal["wide", "json"] | None = _OUTPUT
+    def __call__(self, parser: Any, namespace: object, text: Any, _option: str | None = None) -> None:  # noqa: ANN401
+        former = getattr(namespace, self.dest)
+        if text == []:  # argparse takes `--` away from --option=-- before Python 3.13
+            text = "--"
+        try:
+            value: Any = self.const(text)
+            if isinstance(self.default, dict):
+                if {**value, **former} != {**former, **value}:
+                    raise ValueError(f"{text[:80]!r}: one name has two values")
+                value = {**former, **value}
+        except ValueError as error:
+            parser.problems.append(f"{self.option_strings[0]}: {error}")
+        else:
+            setattr(namespace, self.dest, [*former, value] if isinstance(self.default, list) else value)
 
 
-class Show(Model):
-    """Show one key: its use, containers, life.
-
-    show shop/web-7c9f: show the pod of shop whose name begins so
-    """
-
-    key: str = _field("KEY", "a key, `namespace/pod`, pod, container's ID or name, or how one begins", ..., alias="KEY")
-    output: Literal["json"] | None = _field("FORM", "json: as --json. Short: -o")
+# --- What reads a text. Raises ValueError
 
 
-class Top(Model):
-    """Show current usage, a table each interval.
-
-    top --interval=10 --count=6: print the usage for a minute
-    """
-
-    interval: float = _field("SECONDS", "time between two tables", 2.0, ge=0.001, le=86400)
-    count: Count | None = _field("N", "end after this many tables (default: on a terminal none, else 1)")
-    namespace: list[str] = _NAMESPACE
-    sort: Literal["energy", "traffic", "cache", "name"] = _field("BY", "most energy, traffic, cache, or name", "energy")
-    output: Literal["wide", "json"] | None = _OUTPUT
+def _check(check: Callable[[str], str], text: str) -> str:
+    try:
+        return check(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:80]!r}: {error}") from None
 
 
-class History(Model):
-    """Show what containers used that have ended.
-
-    history --since=yesterday --sort=energy --limit=5: show the 5 jobs since yesterday that used the most energy
-    """
-
-    name: list[str] = _field("NAME", "only this key, `namespace/pod`, pod, container or ID", [], alias="NAME")
-    since: str | None = _field(
-        "TIME",
-        "only what ended since: 90s, 15m, 12h, 7d or 2w ago, today, yesterday, `last night` (18:00 to 8:00), a date "
-        "(2026-11-24) or a time (2026-11-24T18:30), in local time or with a zone",
-    )
-    until: str | None = _field("TIME", "only what ended before, or by the end of that day or night")
-    label: Labels = _field("NAME=VALUE", "only jobs with all these labels (repeatable)", {})
-    by: Label | None = _field("NAME", "sums by name, pod, namespace, day of the end, or by a label of this name")
-    sort: Literal["energy", "traffic", "start"] | None = _field(
-        "BY", "most energy or traffic, or latest start (default: as they ended; sums by name)"
-    )
-    limit: Count | None = _field("N", "no more rows than this many; without --sort the last ones")
-    history: str = _field("FILE", "the file that hooks write, with its rotated ones", paths.HISTORY)
-    csv: bool = _field("", "print CSV, for a spreadsheet", False)
+def _read_number(kind: float, least: float, most: float, text: str) -> object:
+    number: Any = convert(kind, None, text)
+    if not least <= number <= most:
+        raise ValueError(f"{text[:80]!r} is not from {least} to {most}")
+    return number
 
 
-class Metrics(Model):
-    """Print, write or serve Prometheus metrics.
-
-    metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom: write a file for node_exporter
-    """
-
-    textfile: str | None = _field("PATH", "replace this file, for the textfile collector of node_exporter")
-    listen: str | None = _field("[ADDRESS:]PORT", "answer GET /metrics there until stopped (default: 127.0.0.1)")
-    created: bool = _field("", "with --listen, in OpenMetrics: also when each counter of a key was 0", False)
+def _read_label(text: str) -> dict[str, str]:
+    convert({}, None, text)
+    name, _, value = text.partition("=")
+    try:
+        return {names.check_label(name): names.check_label_value(value)}
+    except ValueError as error:
+        raise ValueError(f"{text[:80]!r}: {error}") from None
 
 
-class Doctor(Model):
-    """Check this node and suggest fixes.
-
-    doctor --report: print what this machine shows, for an issue
-    """
-
-    prefix: Directory | None = _PREFIX
-    hooks_dir: list[Directory] = _field("DIR", "check these hooks.d files (repeatable; default: all that are read)", [])
-    report: bool = _field("", "print what the kernel shows of this machine, without names of containers", False)
+_COUNT = partial(_read_number, 0, 1, _MOST)
+_DIRECTORY = partial(_check, names.check_directory)
 
 
-class Reconcile(Model):
-    """Repair what hooks cannot (in the host's namespaces).
-
-    reconcile --linger=600 --adopt --dry-run: print what it would do, also for containers without the hook
-    """
-
-    dry_run: bool = _DRY_RUN
-    adopt: bool = _ADOPT
-    runtime_root: list[Directory] = _RUNTIME_ROOT
-    live: str | None = _field("FILE", "read the live keys from FILE, a line each (- is stdin), not from processes")
+# --- Rows
 
 
-class RunWatch(Model):
-    """Move in at once what exec adds to containers.
-
-    watch --linger=600: listen to execs until it is stopped
-    """
-
-
-class RunView(Model):
-    """Keep what each key used in files like resctrl's.
-
-    view --once: make these files, and end
-    """
-
-    once: bool = _field("", "make them once: nothing keeps them up to date then", False)
+def _option(word: str, value: str, meaning: str, default: Any = None, read: Any = str, **more: Any) -> Row:  # noqa: ANN401
+    """Make an option; `value` is the placeholder of its value in the help, the words that it may be, or both."""
+    if "|" in value:
+        placeholder, _, words = value.rpartition(":")
+        value, more["choices"] = placeholder or words, words.split("|")
+    more = {"default": default, "metavar": value, **more}
+    return (word, "-o")[: 1 + (word == "--output")], {
+        "action": Take,
+        "const": read,
+        "help": meaning + show_default(default),
+        **more,
+    }
 
 
-class Run(Model):
-    """Run a command in a group of its own (jobs).
-
-    run --key=nightly -- make -j8 all: let make and all that it starts be the job nightly
-    """
-
-    key: str | None = _field("NAME", "the job's name (default: job-PID-STARTTIME of the command)")
-    label: Labels = _LABEL
-    wait: bool = _field("", "stay as its parent, pass signals on, and release the job when it ends", False)
-    strict: bool = _field("", "do not run the command if it cannot join the job", False)
-    command: list[str] = _field("COMMAND", "the command and its arguments: all that is after --", [], alias="COMMAND")
+def show_default(default: object) -> str:
+    """Return the default as the help has it."""
+    return "" if default in (None, "", [], {}) else f" [{default}]"
 
 
-class Assign(Model):
-    """Put processes that run into a job's group.
-
-    assign --key=nightly 4711: put process 4711, with its threads and children, into the job nightly
-    """
-
-    key: str | None = _JOB
-    label: Labels = _LABEL
-    force: bool = _field("", "also if the process is that of the service which makes this call", False)
-    pid: list[str] = _field("PID", "a process, which is in no other group yet", [], alias="PID")
+def _flag(word: str, meaning: str) -> Row:
+    return (word,), {"action": "store_true", "help": meaning}
 
 
-class Release(Model):
-    """End a job: its group goes, processes stay.
-
-    release --key=nightly: end the job nightly, and keep what it used
-    """
-
-    key: str | None = _JOB
-    pid: list[str] = _field("PID", "take only this process out; the last one ends the job", [], alias="PID")
+def _word(name: str, value: str, meaning: str, **more: Any) -> Row:  # noqa: ANN401  as of argparse
+    return (name,), {"metavar": value, "help": meaning, **more}
 
 
-class Install(Model):
-    """Install this file, hooks.d files and a timer.
-
-    install --for=podman --key=sandbox --dry-run: print what it would install for Podman's pods
-    """
-
-    targets: Literal["kubernetes", "podman", "both", "jobs", "same"] | None = _field(
-        "", "for which runtimes, for jobs alone, or as it is (default: the runtimes found here)", alias="for"
-    )
-    prefix: Directory | None = _PREFIX
-    hooks_dir: Directory | None = _HOOKS_DIR
-    destdir: Directory | None = _DESTDIR
-    adopt: bool = _ADOPT
-    watch: bool = _field("", "also start the watch service", False)
-    view: bool = _field("", "also start the view service", False)
-    force: bool = _FORCE
-    dry_run: bool = _DRY_RUN
-
-
-class Uninstall(Model):
-    """Remove hooks.d files, end all keys, and remove the rest.
-
-    uninstall --dry-run: print what it would remove
-    """
-
-    prefix: Directory | None = _PREFIX
-    hooks_dir: Directory | None = _HOOKS_DIR
-    destdir: Directory | None = _DESTDIR
-    force: bool = _FORCE
-    dry_run: bool = _DRY_RUN
+_ADOPT = _flag("--adopt", "also monitor containers that run without ever having been hooked")
+_DESTDIR = _option(
+    "--destdir", "DIR", "put all files below this directory, for example to make an image (default: /)", read=_DIRECTORY
+)
+_DRY_RUN = _flag("--dry-run", "print what would be done, and change nothing")
+_FORCE = _flag("--force", "also where files belong to a package, to the chart or to a MachineConfig")
+_HOOKS_DIR = _option("--hooks-dir", "DIR", "the directory for hooks.d files (default: by --prefix)", read=_DIRECTORY)
+_JOB = _option("--key", "NAME", "the job's name")
+_LABEL = _option(
+    "--label", "NAME=VALUE", "a label of the job, for the bill: eight at most (repeatable)", {}, _read_label
+)
+_NAMESPACE = _option("--namespace", "NS", "only pods of this namespace (repeatable)", [])
+_OUTPUT = _option(
+    "--output", "FORM:wide|json", "wide: all columns and counters, nothing cut; json: as --json. Short: -o"
+)
+_PREFIX = _option(
+    "--prefix",
+    "DIR",
+    "where the program is, or is to be: below libexec and bin there (default: /usr)",
+    read=_DIRECTORY,
+)
 
 
-class BaseRuntimeSpec(Model):
-    """Add the hook to the output of `ctr oci spec`.
+class Arguments(NamedTuple):
+    """A command's purpose and example, for the help, and the arguments that it does not share with others."""
 
-    base-runtime-spec --linger=600 <spec.json >/etc/containerd/spec.json: make the base_runtime_spec of containerd
-    """
+    purpose: str
+    example: str
+    rows: tuple[Row, ...] = ()
 
-    prefix: Directory | None = _PREFIX
+
+ARGUMENTS = {
+    "list": Arguments(
+        "show keys, containers that are not monitored, RMIDs",
+        "list --namespace=shop --sort=traffic --limit=20: show the 20 pods of shop with the most memory traffic",
+        (
+            _word(
+                "what",
+                "unmonitored",
+                "only containers that are not monitored, and why",
+                nargs="?",
+                choices=("unmonitored",),
+            ),
+            _NAMESPACE,
+            _option(
+                "--state",
+                "STATE:live|taken|missing|recovering|lingering|completed",
+                "only keys in this state: live, taken, missing, recovering, lingering, completed (repeatable)",
+                [],
+            ),
+            _option("--sort", "BY:energy|traffic|age|name", "most energy or traffic, age, or name", "energy"),
+            _option("--limit", "N", "no more keys than this many", read=_COUNT),
+            _OUTPUT,
+        ),
+    ),
+    "show": Arguments(
+        "show one key: its use, containers, life",
+        "show shop/web-7c9f: show the pod of shop whose name begins so",
+        (
+            _word("key", "KEY", "a key, `namespace/pod`, pod, container's ID or name, or how one begins"),
+            _option("--output", "FORM", "json: as --json. Short: -o", choices=("json",)),
+        ),
+    ),
+    "top": Arguments(
+        "show current usage, a table each interval",
+        "top --interval=10 --count=6: print the usage for a minute",
+        (
+            _option("--interval", "SECONDS", "time between two tables", 2.0, partial(_read_number, 0.0, 0.001, 86400)),
+            _option("--count", "N", "end after this many tables (default: on a terminal none, else 1)", read=_COUNT),
+            _NAMESPACE,
+            _option("--sort", "BY:energy|traffic|cache|name", "most energy, traffic, cache, or name", "energy"),
+            _OUTPUT,
+        ),
+    ),
+    "history": Arguments(
+        "show what containers used that have ended",
+        "history --since=yesterday --sort=energy --limit=5: show the 5 jobs since yesterday that used the most energy",
+        (
+            _word("name", "NAME", "only this key, `namespace/pod`, pod, container or ID", nargs="*"),
+            _option(
+                "--since",
+                "TIME",
+                "only what ended since: 90s, 15m, 12h, 7d or 2w ago, today, yesterday, `last night` (18:00 to 8:00), "
+                "a date (2026-11-24) or a time (2026-11-24T18:30), in local time or with a zone",
+            ),
+            _option("--until", "TIME", "only what ended before, or by the end of that day or night"),
+            _option("--label", "NAME=VALUE", "only jobs with all these labels (repeatable)", {}, _read_label),
+            _option(
+                "--by",
+                "NAME",
+                "sums by name, pod, namespace, day of the end, or by a label of this name",
+                read=partial(_check, names.check_label),
+            ),
+            _option(
+                "--sort",
+                "BY:energy|traffic|start",
+                "most energy or traffic, or latest start (default: as they ended; sums by name)",
+            ),
+            _option("--limit", "N", "no more rows than this many; without --sort the last ones", read=_COUNT),
+            _option("--history", "FILE", "the file that hooks write, with its rotated ones", paths.HISTORY),
+            _flag("--csv", "print CSV, for a spreadsheet"),
+        ),
+    ),
+    "metrics": Arguments(
+        "print, write or serve Prometheus metrics",
+        "metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom: write a file for node_exporter",
+        (
+            _option("--textfile", "PATH", "replace this file, for the textfile collector of node_exporter"),
+            _option("--listen", "[ADDRESS:]PORT", "answer GET /metrics there until stopped (default: 127.0.0.1)"),
+            _flag("--created", "with --listen, in OpenMetrics: also when each counter of a key was 0"),
+        ),
+    ),
+    "doctor": Arguments(
+        "check this node and suggest fixes",
+        "doctor --report: print what this machine shows, for an issue",
+        (
+            _PREFIX,
+            _option(
+                "--hooks-dir",
+                "DIR",
+                "check these hooks.d files (repeatable; default: all that are read)",
+                [],
+                _DIRECTORY,
+            ),
+            _flag("--report", "print what the kernel shows of this machine, without names of containers"),
+        ),
+    ),
+    "reconcile": Arguments(
+        "repair what hooks cannot (in the host's namespaces)",
+        "reconcile --linger=600 --adopt --dry-run: print what it would do, also for containers without the hook",
+        (
+            _DRY_RUN,
+            _ADOPT,
+            _option(
+                "--runtime-root",
+                "DIR",
+                "look for containers in this state directory of an OCI runtime, too (repeatable)",
+                [],
+                _DIRECTORY,
+            ),
+            _option("--live", "FILE", "read the live keys from FILE, a line each (- is stdin), not from processes"),
+        ),
+    ),
+    "watch": Arguments(
+        "move in at once what exec adds to containers", "watch --linger=600: listen to execs until it is stopped"
+    ),
+    "view": Arguments(
+        "keep what each key used in files like resctrl's",
+        "view --once: make these files, and end",
+        (_flag("--once", "make them once: nothing keeps them up to date then"),),
+    ),
+    "run": Arguments(
+        "run a command in a group of its own (jobs)",
+        "run --key=nightly -- make -j8 all: let make and all that it starts be the job nightly",
+        (
+            _option("--key", "NAME", "the job's name (default: job-PID-STARTTIME of the command)"),
+            _LABEL,
+            _flag("--wait", "stay as its parent, pass signals on, and release the job when it ends"),
+            _flag("--strict", "do not run the command if it cannot join the job"),
+            _word("command", "COMMAND", "the command and its arguments: all that is after --", nargs="*"),
+        ),
+    ),
+    "assign": Arguments(
+        "put processes that run into a job's group",
+        "assign --key=nightly 4711: put process 4711, with its threads and children, into the job nightly",
+        (
+            _JOB,
+            _LABEL,
+            _flag("--force", "also if the process is that of the service which makes this call"),
+            _word("pid", "PID", "a process, which is in no other group yet", nargs="*"),
+        ),
+    ),
+    "release": Arguments(
+        "end a job: its group goes, processes stay",
+        "release --key=nightly: end the job nightly, and keep what it used",
+        (_JOB, _word("pid", "PID", "take only this process out; the last one ends the job", nargs="*")),
+    ),
+    "install": Arguments(
+        "install this file, hooks.d files and a timer",
+        "install --for=podman --key=sandbox --dry-run: print what it would install for Podman's pods",
+        (
+            _option(
+                "--for",
+                "|".join(paths.FOR),
+                "for which runtimes, for jobs alone, or as it is (default: the runtimes found here)",
+                dest="targets",
+            ),
+            _PREFIX,
+            _HOOKS_DIR,
+            _DESTDIR,
+            _ADOPT,
+            _flag("--watch", "also start the watch service"),
+            _flag("--view", "also start the view service"),
+            _FORCE,
+            _DRY_RUN,
+        ),
+    ),
+    "uninstall": Arguments(
+        "remove hooks.d files, end all keys, and remove the rest",
+        "uninstall --dry-run: print what it would remove",
+        (_PREFIX, _HOOKS_DIR, _DESTDIR, _FORCE, _DRY_RUN),
+    ),
+    "base-runtime-spec": Arguments(
+        "add the hook to the output of `ctr oci spec`",
+        "base-runtime-spec --linger=600 <spec.json >/etc/containerd/spec.json: "
+        "make the base_runtime_spec of containerd",
+        (_PREFIX,),
+    ),
+    "completion": Arguments(
+        "print a completion script for bash, zsh or fish",
+        "completion bash: let bash complete command lines",
+        (_word("shell", "SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),),
+    ),
+}
+_OF_HOOK = {
+    "resctrl_root": ("DIR", "the resctrl mount"),
+    "run_dir": ("DIR", "directory for state and records"),
+    "group_prefix": ("TEXT", "prefix of the names of our groups"),
+    "key": ("auto|container|sandbox", "one group for each pod, or for each container"),
+    "containers": ("all|kubernetes|podman", "all containers, all but Podman's, or only Podman's"),
+    "namespace": ("NS", "only pods of this namespace (repeatable)"),
+    "annotation": ("K=V", "only containers with all these annotations (repeatable)"),
+    "monitor": ("all|opt-in|opt-out", "use of the pod annotation monitor.resctrl-mon.io"),
+    "linger": ("SECONDS", "how long a group outlives its last member"),
+    "snapshot_ttl": ("SECONDS", "how long to keep the counters of a removed group"),
+    "lock_timeout": ("SECONDS", "maximum wait for the lock of a key"),
+    "rmid_wait": ("SECONDS", "maximum wait for an RMID in limbo"),
+    "history": ("FILE", "append a line to this file when a key ends: its use"),
+    "strict": ("", "createRuntime exits 1 if it cannot monitor the container"),
+}
 
 
-class Completion(Model):
-    """Print a completion script for bash, zsh or fish.
-
-    completion bash: let bash complete command lines
-    """
-
-    shell: Literal["bash", "zsh", "fish"] = _field("SHELL", "bash, zsh or fish", ..., alias="SHELL")
+def make_row(name: str, defaults: Mapping[str, Any] = {}) -> Row:
+    """Make the row of --json, or of an option of the hook, whose value is a list of the words that were written."""
+    word = "--" + name.replace("_", "-")
+    if name not in _OF_HOOK:
+        return _flag(word, "print JSON, one object on a line")
+    value, meaning = _OF_HOOK[name]
+    if not value:
+        return (word,), {"action": "append_const", "const": word, "default": [], "dest": name, "help": meaning}
+    meaning += show_default({**dict(Options()), **defaults}[name])
+    return _option(word, value, meaning, [], f"{word}={{}}".format)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands: a function each, with its row in the table of all commands above it, and their time limits.
 
-A new command is a model in options.py and a function here. A command imports its large modules when it runs, so that
+A new command is a row of options.py and a function here. A command imports its large modules when it runs, so that
 `list` does not load those of `install`, and `watch`, which runs for months, loads no others.
 """
 
@@ -11,13 +11,13 @@ import gc
 import os
 import signal
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hook import formats, names, rare, report, show, system
-from hook.cli import options
 from hook.errors import HookError, Reason, as_hook_error
 from hook.labels import name_key
 from hook.models import Options
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hook.show.prometheus import Family, Former
     from hook.show.snapshot import Inventory, SeenKey
 
-Run = Callable[[Any, "Request"], "int | None"]
+Run = Callable[[Namespace, "Request"], "int | None"]
 
 PLACES = paths.OPTIONS
 HOOK = tuple(dict(Options()))
@@ -85,8 +85,7 @@ class Limit(NamedTuple):
 class Verb(NamedTuple):
     """A command: a row of the table."""
 
-    form: type[Any]  # the model of the arguments that are not shared
-    run: Run  # gets these and the rest of the command line; returns the exit status
+    run: Run  # gets its own arguments and the rest of the command line; returns the exit status
     options: tuple[str, ...] = SHARED  # the shared options that it takes
     limit: Limit | None = Limit(float("inf"), 2, "nothing was changed")  # None: it runs until it is stopped
     exclusive: tuple[str, ...] = ()  # arguments of which only one may be given
@@ -101,11 +100,11 @@ _CLEAR = "\033[H\033[J"  # for a terminal: to the first line, and clear all from
 _STEPS = Limit(100, 2, "some steps are left; run it again, which does only these")
 
 
-def _verb(name: str, form: type[Any], options: tuple[str, ...] = SHARED, **more: Any) -> Callable[[Run], Run]:  # noqa: ANN401
+def _verb(name: str, options: tuple[str, ...] = SHARED, **more: Any) -> Callable[[Run], Run]:  # noqa: ANN401
     """Add the function below this line to the table. The arguments are the fields of its Verb."""
 
     def add(run: Run) -> Run:
-        VERBS[name] = Verb(form, run, options, **more)
+        VERBS[name] = Verb(run, options, **more)
         return run
 
     return add
@@ -150,8 +149,8 @@ def limit_time(deadline: float, seconds: float) -> Iterator[None]:
 # --- Commands that change nothing
 
 
-@_verb("list", options.List)
-def list_keys(given: options.List, request: Request) -> None:
+@_verb("list")
+def list_keys(given: Namespace, request: Request) -> None:
     from hook.show import lists
 
     node = _take_snapshot(request)
@@ -178,8 +177,8 @@ def _take_snapshot(request: Request, *, has_uncharged: bool = False) -> Inventor
     return snapshot.take_snapshot(request.hook, has_uncharged=has_uncharged)
 
 
-@_verb("show", options.Show)
-def show_key(given: options.Show, request: Request) -> None:
+@_verb("show")
+def show_key(given: Namespace, request: Request) -> None:
     from hook.show import lists
 
     node = _take_snapshot(request)
@@ -224,8 +223,8 @@ def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
     raise Usage(f"no key, pod or container matches {name[:80]!r}{ended and '; '}{ended}")
 
 
-@_verb("top", options.Top, limit=None)
-def top(given: options.Top, request: Request) -> None:
+@_verb("top", limit=None)
+def top(given: Namespace, request: Request) -> None:
     """Print a table after each interval, on a terminal in the place of the last one; an interrupt is the usual end."""
     from hook.show import lists, snapshot
 
@@ -250,8 +249,8 @@ def top(given: options.Top, request: Request) -> None:
                 return
 
 
-@_verb("history", options.History, exclusive=("csv", "json"))
-def show_history(given: options.History, request: Request) -> int:
+@_verb("history", exclusive=("csv", "json"))
+def show_history(given: Namespace, request: Request) -> int:
     from hook.show import history
 
     if not given.history:
@@ -277,7 +276,7 @@ def show_history(given: options.History, request: Request) -> int:
         return _print_history(given, request, jobs)
 
 
-def _print_history(given: options.History, request: Request, jobs: Jobs) -> int:
+def _print_history(given: Namespace, request: Request, jobs: Jobs) -> int:
     from hook.show import history
 
     rows = history.make_rows(jobs, given.by, given.sort, given.limit)
@@ -299,8 +298,8 @@ def _print_history(given: options.History, request: Request, jobs: Jobs) -> int:
 _METRICS = Limit(45, 2, "the metrics are not complete")
 
 
-@_verb("metrics", options.Metrics, limit=_METRICS, exclusive=("textfile", "listen", "json"))
-def metrics(given: options.Metrics, request: Request) -> None:
+@_verb("metrics", limit=_METRICS, exclusive=("textfile", "listen", "json"))
+def metrics(given: Namespace, request: Request) -> None:
     from hook.show import prometheus, snapshot
 
     if given.created and given.listen is None:
@@ -337,8 +336,8 @@ def parse_address(text: str) -> tuple[str, int]:
         raise Usage(f"--listen: {text[:80]!r} is not ADDRESS:PORT, as 127.0.0.1:9753 or [::1]:9753 are") from None
 
 
-@_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"), exclusive=("report", "json"))
-def doctor(given: options.Doctor, request: Request) -> int:
+@_verb("doctor", limit=Limit(100, 1, "not everything was checked"), exclusive=("report", "json"))
+def doctor(given: Namespace, request: Request) -> int:
     from hook.doctor import FAILURE, Finding, format_findings, to_objects
     from hook.doctor.checks import Site, examine
     from hook.doctor.machine import make_report
@@ -366,8 +365,8 @@ def doctor(given: options.Doctor, request: Request) -> int:
 
 
 # It asks runtimes for 8 s at most.
-@_verb("reconcile", options.Reconcile, ALL, limit=Limit(45, 1, "the next run does the rest"))
-def reconcile(given: options.Reconcile, request: Request) -> int:
+@_verb("reconcile", ALL, limit=Limit(45, 1, "the next run does the rest"))
+def reconcile(given: Namespace, request: Request) -> int:
     from hook.node import runtimes
     from hook.reconcile.run import Repairs, plan_repairs, repair
     from hook.reconcile.survey import Scope
@@ -412,15 +411,15 @@ def _read_live_keys(path: str) -> set[str]:
         raise Usage(f"--live={path}: {error}") from None
 
 
-@_verb("watch", options.RunWatch, HOOK, limit=None)
-def watch(_given: options.RunWatch, request: Request) -> None:
+@_verb("watch", HOOK, limit=None)
+def watch(_given: Namespace, request: Request) -> None:
     from hook.watch import run
 
     run(request.hook)
 
 
-@_verb("view", options.RunView, PLACES, limit=None)
-def keep_view(given: options.RunView, request: Request) -> int:
+@_verb("view", PLACES, limit=None)
+def keep_view(given: Namespace, request: Request) -> int:
     from hook import view
 
     if not given.once:
@@ -431,8 +430,8 @@ def keep_view(given: options.RunView, request: Request) -> int:
     return 1 if problems else 0
 
 
-@_verb("run", options.Run, JOB, limit=None, defaults=JOB_DEFAULTS)
-def run_job(given: options.Run, request: Request) -> int:
+@_verb("run", JOB, limit=None, defaults=JOB_DEFAULTS)
+def run_job(given: Namespace, request: Request) -> int:
     from hook import jobs
 
     rare.ignore_zone()
@@ -455,8 +454,8 @@ def run_job(given: options.Run, request: Request) -> int:
         return command.explain(error)
 
 
-@_verb("assign", options.Assign, (*JOB, "json"), limit=None, defaults=JOB_DEFAULTS)
-def assign_to_job(given: options.Assign, request: Request) -> None:
+@_verb("assign", (*JOB, "json"), limit=None, defaults=JOB_DEFAULTS)
+def assign_to_job(given: Namespace, request: Request) -> None:
     from hook import jobs
 
     if given.key is None or not given.pid or len(given.label) > _MOST_LABELS:
@@ -470,8 +469,8 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
         jobs.assign(context, given.key, outcomes, given.label, found)
 
 
-@_verb("release", options.Release, (*JOB, "json"), limit=None, defaults=JOB_DEFAULTS)
-def release_job(given: options.Release, request: Request) -> None:
+@_verb("release", (*JOB, "json"), limit=None, defaults=JOB_DEFAULTS)
+def release_job(given: Namespace, request: Request) -> None:
     from hook import jobs
 
     if given.key is None:
@@ -512,8 +511,8 @@ def _answer(request: Request, key: str, outcomes: dict[int, str] | None = None) 
             show.print_answer(answer)
 
 
-@_verb("install", options.Install, ALL, limit=_STEPS)
-def install_program(given: options.Install, request: Request) -> None:
+@_verb("install", ALL, limit=_STEPS)
+def install_program(given: Namespace, request: Request) -> None:
     from hook.install.install import SERVICES, Wanted, install
 
     places = Places(given.prefix or paths.USR, given.hooks_dir, given.destdir or "")
@@ -542,8 +541,8 @@ def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[
         show.print_printable(remarks)
 
 
-@_verb("uninstall", options.Uninstall, limit=_STEPS)
-def uninstall_program(given: options.Uninstall, request: Request) -> int:
+@_verb("uninstall", limit=_STEPS)
+def uninstall_program(given: Namespace, request: Request) -> int:
     from hook.install.install import format_removal, uninstall
 
     places = Places(given.prefix or _find_own_prefix(), given.hooks_dir, given.destdir or "")
@@ -552,8 +551,8 @@ def uninstall_program(given: options.Uninstall, request: Request) -> int:
     return 1 if remains.unfinished else 0
 
 
-@_verb("base-runtime-spec", options.BaseRuntimeSpec, ALL)
-def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> None:
+@_verb("base-runtime-spec", ALL)
+def make_base_runtime_spec(given: Namespace, request: Request) -> None:
     """Print the specification on stdin with the hook that install would write."""
     from hook.install.install import Wanted, add_hook, make_hook_file
 
@@ -566,8 +565,8 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
         raise Usage(f"{error}; remedy: use ctr oci spec | {paths.NAME} base-runtime-spec") from None
 
 
-@_verb("completion", options.Completion, ())
-def complete(given: options.Completion, _request: Request) -> None:
+@_verb("completion", ())
+def complete(given: Namespace, _request: Request) -> None:
     show.write(_open_program().text(f"packaging/completions/{given.shell}"))
 
 

@@ -7,7 +7,6 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILED = {
     "hook/models.py": "hook/models_compiled.py",
     "hook/node/models.py": "hook/node/models_compiled.py",
-    "hook/cli/options.py": "hook/cli/options_compiled.py",
 }
 """The modules of pydantic models, and the compiled module that replaces each in the .pyz."""
 SCHEMA = "docs/history.schema.json"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -55,17 +54,6 @@ tests prove both equal in what they accept, in the values, and in the place of t
 # fmt: off
 from __future__ import annotations
 '''
-TABLE = "ARGUMENTS"
-"""The name that a module of options has for the table that is made of its models: see `_describe`."""
-FORM_OF_ARGUMENTS = [
-    *("", "", "def _make_form(name: str) -> Form:"),
-    "    rows = ARGUMENTS[name][2]",
-    "    return Form(name, tuple((field, row[0], default, check) for *row, field, default, check in rows))",
-    *("", ""),
-]
-"""In such a module a form is made of its rows, so that no argument is there twice; the first are the hook's own."""
-KINDS = {"array": [], "boolean": False, "integer": 0, "number": 0.0, "object": {}, "string": ""}
-"""A value of each type that an argument takes."""
 CHECKS = ("dict", "float", "int", "list", "literal", "model", "named", "nullable")
 SHARED = frozenset({"ABSENT", "FLAG", "NONE", "TEXT", "TEXTS", "TEXT_OR_NONE", "Form", "Model", "ValidationError"})
 SHARED |= {f"check_{name}" for name in CHECKS}
@@ -83,15 +71,7 @@ def compile_models(models: ModuleType) -> str:
     """Return the text of the compiled module for a module such as hook/models.py."""
     compilers = [_Compiler(models, cls) for cls in _classes(models)]
     exported = [f"__all__ = {_display(models.__all__, models.__name__)}", ""] if hasattr(models, "__all__") else []
-    body = ["", *exported]
-    if hasattr(models, TABLE):
-        options = sys.modules[models.Model.__module__].Options
-        table = [_describe(options), *(_describe(compiler.cls, compiler.list_checks()) for compiler in compilers)]
-        rows = (f"    {row}" for row in table)
-        body += [f"{TABLE}: dict[str, tuple[Any, ...]] = {{", *rows, "}", *FORM_OF_ARGUMENTS]
-        body.append(", ".join(compiler.name for compiler in compilers) + " = map(_make_form, list(ARGUMENTS)[1:])")
-    else:
-        body += [compiler.form() for compiler in compilers]
+    body = ["", *exported, *(compiler.form() for compiler in compilers)]
     path = models.__name__.replace(".", "/") + ".py"
     return "\n".join([HEAD.format(path=path), *_imports(body), *body, ""])
 
@@ -106,30 +86,10 @@ def make_schema(model: type[Any]) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def _describe(model: type[Any], checks: Iterable[str] = ()) -> str:
-    """Return a model of arguments as an entry of TABLE: its purpose, its example, and a row for each field.
-
-    A row has what `Argument` of hook/cli/command_line.py takes. With `checks`, it goes on with what makes a Form.
-    """
-    schema, known = model.model_json_schema(), iter(checks)
-    rows = []
-    for name, field in schema["properties"].items():
-        one = field.get("anyOf", [field])[0]  # of a value or None
-        text = one.get("items", one)
-        choices = tuple(text.get("enum", [text["const"]] if "const" in text else []))
-        value = field["title"] if field["title"].isupper() else "|".join(choices)
-        row = _display((name, KINDS[one["type"]], field.get("default"), value, choices, field["description"]), name)
-        rows.append(f"{row[:-1]}, {next(known)})," if checks else f"{row},")
-    purpose, _, example = schema["description"].partition(".\n\n")
-    texts = f"{_quoted(purpose[0].lower() + purpose[1:])}, {_quoted(example)}"
-    return f"{_quoted(model.__name__)}: ({texts}, ({' '.join(rows)})),"
-
-
 def _imports(body: Iterable[str]) -> list[str]:
     """Return the import lines that the text needs."""
     words = set(re.findall(r"[\w.]+", "\n".join(body)))
-    own = ["from typing import Any", ""] if "Any" in words else []
-    own += ["from hook import names"] if any(word.startswith("names.") for word in words) else []
+    own = ["from hook import names"] if any(word.startswith("names.") for word in words) else []
     return [*own, f"from hook.validation import {', '.join(sorted(words & SHARED))}"]
 
 
@@ -138,7 +98,7 @@ def _classes(models: ModuleType) -> list[type]:
     from pydantic import BaseModel  # noqa: PLC0415  building needs no pydantic
 
     own = [cls for cls in vars(models).values() if isinstance(cls, type) and cls.__module__ == models.__name__]
-    known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)} | {"ValidationError", TABLE}
+    known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)} | {"ValidationError"}
     for name in [*(cls.__name__ for cls in own), *getattr(models, "__all__", ())]:
         if name not in known:
             raise Refused(f"{models.__name__}.{name}", "something that is no model")
@@ -221,11 +181,6 @@ class _Compiler:
             raise Refused(where, f"a model from elsewhere, {schema['cls'].__name__}")
         if _known(schema["schema"], where) != "model-fields" or schema["schema"].get("computed_fields"):
             raise Refused(where, "something that is no field")
-
-    def list_checks(self) -> list[str]:
-        """Return the name, the default and the check of each field, for a table that has its alias."""
-        fields = (self._field(name)[1:-2].split(", ", 2) for name in self.fields)
-        return [f"{name}, {rest}" for name, _, rest in fields]
 
     def _field(self, name: str) -> str:
         field = self.fields[name]
@@ -327,8 +282,6 @@ def _display(value: object, where: str) -> str:
         return _quoted(value)
     if isinstance(value, list):
         return f"[{', '.join(_display(item, where) for item in value)}]"
-    if isinstance(value, tuple):
-        return f"({', '.join(_display(item, where) for item in value)}{',' * (len(value) == 1)})"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_quoted(key)}: {_display(item, where)}' for key, item in value.items())}}}"
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from hook.cli.command_line import Argument, list_arguments, list_options
+from hook.cli.options import ARGUMENTS, Row, make_row
 from hook.cli.verbs import VERBS
 from hook.models import Options
 from hook.node.paths import HISTORY
@@ -143,11 +143,11 @@ def make_completions() -> dict[str, str]:
         return [(name or '""', " ".join(found)) for name, found in quoted.items()]
 
     taking = {
-        option: [name for name in VERBS if option in {argument.name for argument in list_arguments(VERBS[name])}]
+        option: [name for name in VERBS if f"--{option}" in {words[0] for words, _ in ARGUMENTS[name].rows}]
         for option in VALUES
     }
     arguments = [argument for name in VERBS for argument in list_all(name)]
-    places = "|".join(sorted({argument.word[2:] for argument in arguments if argument.value in PLACES}))
+    places = "|".join(sorted({words[0][2:] for words, row in arguments if row.get("metavar") in PLACES}))
     dynamic = {"names": NAMES, "jobs": JOBS, "places": places, "run": Options().run_dir, "history": HISTORY}
     conditions = ["__fish_use_subcommand", *(f"__fish_seen_subcommand_from {name}" for name in words if name)]
     start = "complete -c resctrl-mon-hook -n"
@@ -174,15 +174,16 @@ def make_completions() -> dict[str, str]:
     }
 
 
-def list_all(name: str) -> list[Argument]:
-    return [*list_arguments(VERBS[name]), *list_options(VERBS[name].options)]
+def list_all(name: str) -> list[Row]:
+    return [*ARGUMENTS[name].rows, *map(make_row, VERBS[name].options)]
 
 
 def list_words(name: str) -> list[str]:
     """List the words that a command may have after it; an option whose value is free ends in `=`."""
     found: list[str] = []
-    for argument in list_all(name):
-        start = argument.word + "=" * bool(argument.value) if argument.is_option else ""
-        choices = OFFERED.get(argument.name, argument.choices)
-        found += [start + choice for choice in choices] or [start] * argument.is_option
+    for (word, *_), row in list_all(name):
+        is_option = word.startswith("-")
+        start = word + "=" * ("metavar" in row) if is_option else ""
+        choices = OFFERED.get(word[2:], row.get("choices") or ())
+        found += [start + choice for choice in choices] or [start] * is_option
     return found

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hook.cli.options import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
@@ -63,3 +67,11 @@ def record(name: str, command: str, text: str) -> None:
     whole, former = page(name), f"$ {command}\n{screen(name, command)}"
     assert whole.count(former) == 1
     (ROOT / name).write_text(whole.replace(former, f"$ {command}\n{text}"), encoding="utf-8")
+
+
+def show_argument(row: Row) -> str:
+    """How people type an argument of a command."""
+    (word, *_), fields = row
+    if not word.startswith("-"):
+        return str(fields["metavar"])
+    return f"{word}={fields['metavar']}" if "metavar" in fields else word

@@ -7,24 +7,26 @@ import os
 import re
 import shutil
 import subprocess
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from hook import __version__, entry, report, system
-from hook.cli import command_line, options, verbs
+from hook.cli import command_line, verbs
 from hook.cli import command_line as cli
-from hook.cli.command_line import Argument, list_arguments, list_options
+from hook.cli.options import ARGUMENTS, Row, make_row
 from hook.cli.verbs import ALL, HOOK, JOB, PLACES, SHARED, VERBS, Request, Usage
 from hook.errors import Reason
 from hook.models import Options
 from hook.node import command
-from hook.node.paths import Places
+from hook.node.paths import HISTORY, Places
 from hook.show import history
 from hook.store import PARTS
 from pyz.completions import TIMES, make_completions
 from tests.support import house
 from tests.unit import lines
+from tests.unit.documents import show_argument
 from tests.unit.nodes import NodeFiles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,23 +39,23 @@ needed = {"show": ["KEY"], "completion": ["bash"]}
 """What a command cannot do without."""
 
 
-def list_all(name: str) -> list[Argument]:
-    return [*list_arguments(VERBS[name]), *list_options(VERBS[name].options, VERBS[name].defaults)]
+def list_all(name: str) -> list[Row]:
+    return [*ARGUMENTS[name].rows, *(make_row(option, VERBS[name].defaults) for option in VERBS[name].options)]
 
 
 # --- Parsing
 
 
 @each_verb
-def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(name: str) -> None:
-    required = {"KEY": "KEY", "SHELL": "bash"} if name in needed else {}
-    expected = VERBS[name].form.model_validate(required), Request(Options(), {}, is_json=False)
-    assert command_line.parse_command(name, needed.get(name, [])) == expected
+def test_command_without_options_has_the_defaults_of_the_hook(name: str) -> None:
+    assert command_line.parse_command(name, needed.get(name, []))[1] == Request(Options(), {}, is_json=False)
 
 
 @pytest.mark.parametrize(
     ("line", "field", "value"),
     [
+        ("history", "history", HISTORY),
+        ("history a b", "name", ["a", "b"]),
         ("list unmonitored", "what", "unmonitored"),
         ("list --state=live --state completed", "state", ["live", "completed"]),
         ("list --limit=20", "limit", 20),
@@ -84,11 +86,15 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
     words = ["--key", "sandbox", "--dry-run", "--linger=0", "--namespace=a", "--strict", "--namespace", "b"]
     of_hook = {name: [f"--{name}={text}" for text in texts] for name, *texts in (("key", "sandbox"), ("linger", "0"))}
     of_hook |= {"namespace": ["--namespace=a", "--namespace=b"], "strict": ["--strict"]}
-    called: list[tuple[object, ...]] = []
-    monkeypatch.setitem(VERBS, "install", VERBS["install"]._replace(run=lambda *given: called.append(given)))
+    called: list[tuple[object, Request]] = []
+
+    def run(given: Namespace, request: Request) -> None:
+        called.append((given.dry_run, request))
+
+    monkeypatch.setitem(VERBS, "install", VERBS["install"]._replace(run=run))
     assert cli.main(["install", *words, "--json"]) == 0
     hook = Options(key="sandbox", namespace=["a", "b"], strict=True)
-    assert called == [(options.Install(dry_run=True), Request(hook, of_hook, is_json=True))]
+    assert called == [(True, Request(hook, of_hook, is_json=True))]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +117,9 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["show", "a", "b"], "unrecognized arguments: b"),
         (["completion", "tcsh"], "argument SHELL: invalid choice: 'tcsh'"),
         (["watch", "--json"], "unrecognized arguments: --json"),
-        (["top", "--interval=0"], "--interval: '0.0': Input should be greater"),
+        (["top", "--interval=0"], "--interval: '0' is not from 0.001 to 86400"),
         (["top", "--interval=nan"], "--interval: 'nan' is not a number"),
-        (["top", "--count=0"], "--count: '0': Input should be greater"),
+        (["top", "--count=0"], "--count: '0' is not from 1 to 999999999"),
         (["top", "--count=" + "9" * 5000], "is not a whole number"),
         (
             ["top", "--count=x", "--interval=y"],
@@ -146,6 +152,15 @@ def test_wrong_command_line_is_one_line(
     assert problem in err
 
 
+def test_what_run_ignores_is_as_if_it_were_not_given(capfd: pytest.CaptureFixture[str]) -> None:
+    """Else a default of the hook would take the place of a job's, or of what a hooks.d file says."""
+    words = ["--lock-timeout=x", "--run-dir=relative", "--rmid-wait=2", "--rmid-wait=99", "--label=a", "--key=j", "--"]
+    given, request = command_line.parse_command("run", [*words, "true"])
+    assert (given.key, given.label, given.command) == ("j", {}, ["true"])
+    assert (request.given, request.hook) == ({"rmid_wait": ["--rmid-wait=2"]}, Options(rmid_wait=2.0))
+    assert capfd.readouterr().err.count("run: ignored: ") == 4
+
+
 def test_address_to_listen_on() -> None:
     for text, address in (
         *((text, ("127.0.0.1", 9753)) for text in ("127.0.0.1:9753", "9753", ":9753")),
@@ -163,25 +178,23 @@ def test_address_to_listen_on() -> None:
 HOOK_HELP = command_line.find_help("hook") or ""
 
 
-def assert_shown(arguments: list[Argument], text: str) -> None:
+def assert_shown(arguments: list[Row], text: str) -> None:
     """Each argument is in a help text, with its value, meaning and default."""
     words = " ".join(text.replace("-\n", "-").split()).replace("- ", "-")
     for argument in arguments:
-        default = argument.shown_default.replace("- ", "-")
-        assert f"{argument.meaning}{default}".replace("- ", "-") in words, argument.word
-        assert str(argument).replace("=", " ", 1) in words
+        assert argument[1]["help"].replace("- ", "-") in words
+        assert show_argument(argument).replace("=", " ", 1) in words
 
 
 def test_help_of_the_hook_has_each_option_with_value_meaning_and_default() -> None:
-    assert_shown(list_options(), HOOK_HELP)
-    for option in list_options():
-        default = DEFAULTS[option.name]
-        assert option.shown_default == ("" if default is False or default in ("", [], {}) else f" [{default}]")
-        assert bool(option.value) is (default is not False)
-        assert ("repeatable" in option.meaning) is isinstance(default, (list, dict))
-        choices = Options.model_json_schema()["properties"][option.name].get("enum", [])
-        assert list(option.choices) == choices
-        assert not choices or option.value.split("|") == choices
+    rows = {name: make_row(name) for name in DEFAULTS}
+    assert_shown([*rows.values()], HOOK_HELP)
+    for name, (_, row) in rows.items():
+        default = DEFAULTS[name]
+        assert row["help"].endswith("" if default is False or default in ("", [], {}) else f" [{default}]")
+        assert ("metavar" in row) is (default is not False)
+        assert ("repeatable" in row["help"]) is isinstance(default, (list, dict))
+        assert row.get("choices") == Options.model_json_schema()["properties"][name].get("enum")
 
 
 def test_help_has_the_commands_first_one_line_each_and_fits_24_lines_of_80_columns() -> None:
@@ -302,7 +315,7 @@ def test_man_page_has_an_item_for_each_command_option_and_reason() -> None:
 
 @each_verb
 def test_man_page_has_the_arguments_of_each_command(name: str) -> None:
-    wanted = [str(argument) for argument in list_arguments(VERBS[name]) if argument.name not in ("WHAT", "SHELL")]
+    wanted = [show_argument(row) for row in ARGUMENTS[name].rows if row[0][0] not in ("what", "shell")]
     assert re.findall(r"--[a-z-]+(?:=\S+)?|\b(?:KEY|NAME|PID|COMMAND)\b", ITEMS[name])[: len(wanted)] == wanted
 
 
@@ -313,21 +326,22 @@ def test_synopsis_has_each_command_and_the_arguments_of_those_that_do_not_say_op
     assert sorted(name for call in calls[:-1] for name in call[0].split("|")) == sorted([*entry.STAGES, *VERBS])
     for first, *words in calls[1:-1]:
         for name in first.split("|"):
-            own = [argument for argument in list_arguments(VERBS[name]) if argument.name != "WHAT"]
-            wanted = {str(argument) for argument in own if "option" not in words or not argument.is_option}
+            own = [row for row in ARGUMENTS[name].rows if row[0][0] != "what"]
+            wanted = {show_argument(row) for row in own if "option" not in words or row[0][0][0] != "-"}
             assert {word for word in words if word not in ("option", "...", "--")} == wanted, name
 
 
 def test_man_page_has_each_option_of_the_hook_with_its_value_and_its_default() -> None:
-    for option in list_options():
-        head, _, meaning = ITEMS[option.word].partition("\n")
-        assert head == str(option)
-        default = re.escape(str(DEFAULTS[option.name]))
-        assert not option.shown_default or re.search(rf"(^|\(){default}( ;|[.)]| \.|$)", meaning, re.MULTILINE)
+    for name, value in DEFAULTS.items():
+        row = make_row(name)
+        head, _, meaning = ITEMS[row[0][0]].partition("\n")
+        assert head == show_argument(row)
+        default = re.escape(str(value))
+        assert row[1]["help"][-1] != "]" or re.search(rf"(^|\(){default}( ;|[.)]| \.|$)", meaning, re.MULTILINE)
 
 
 def test_man_page_has_no_unknown_option() -> None:
-    known = {argument.word for name in VERBS for argument in list_all(name)} | {"--help", "--version", "--x"}
+    known = {words[0] for name in VERBS for words, _ in list_all(name)} | {"--help", "--version", "--x"}
     assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
 
 

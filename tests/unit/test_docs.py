@@ -23,7 +23,8 @@ import yaml
 import build
 from hook import __version__, entry
 from hook.cli import verbs
-from hook.cli.command_line import list_arguments, list_options, main, parse_command
+from hook.cli.command_line import main, parse_command
+from hook.cli.options import ARGUMENTS, make_row
 from hook.errors import HookError, Reason
 from hook.models import KeyState, MonGroup, Options
 from hook.node.command import NOT_EXECUTABLE, NOT_FOUND
@@ -36,7 +37,7 @@ from tests.bench import attribution, scale, speed
 from tests.conftest import TIERS
 from tests.faults.__main__ import PARTS
 from tests.unit import lines
-from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows
+from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows, show_argument
 from tests.unit.metrics import FAMILIES
 
 BOOK = [name for name in PAGES if not name.startswith("tests/")]
@@ -146,7 +147,7 @@ def test_no_variable_is_called_it(top: str) -> None:
 
 def own_options(verb: str) -> set[str]:
     """The options of a command that neither all commands have nor the hook."""
-    return {option.word for option in list_arguments(verbs.VERBS[verb]) if option.name != "json"}
+    return {words[0] for words, _ in ARGUMENTS[verb].rows}
 
 
 @pytest.mark.parametrize(
@@ -199,11 +200,10 @@ def test_install_names_everything_that_is_installed() -> None:
 
 
 def test_options_has_each_option_with_its_value_and_default() -> None:
-    defaults = Options().model_dump()
     shown = {"": "", "[]": "", "{}": "", "False": "off"}
     expected = [
-        [f"`{option}`".replace("|", r"\|"), shown.get(str(defaults[option.name]), f"`{defaults[option.name]}`")]
-        for option in list_options()
+        [f"`{show_argument(make_row(name))}`".replace("|", r"\|"), shown.get(str(default), f"`{default}`")]
+        for name, default in Options().model_dump().items()
     ]
     assert sorted(row[:2] for row in rows(page("docs/options.md"), "option")) == sorted(expected)
 

@@ -19,7 +19,7 @@ TREES = {
 }
 PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
 """In the order of hook's docstring: each imports only those before it."""
-PYDANTIC = {"models", "node/models", "cli/options"}  # the .pyz has modules with `_compiled` behind their names instead
+PYDANTIC = {"models", "node/models"}  # the .pyz has modules with `_compiled` behind their names instead
 TOOLS = {name for name in TREES if name.split("/")[0] in PACKAGES}
 CORE = TREES.keys() - TOOLS - {"__init__", "__main__"}
 BUILTIN = {"_json", "_signal", "_socket", "errno", "fcntl", "marshal", "posix", "select", "sys", "time"}

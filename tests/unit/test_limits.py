@@ -23,7 +23,6 @@ from hook.cli import verbs
 from hook.cli.verbs import VERBS, Ended, Limit, Request, Verb
 from hook.doctor import OK
 from hook.doctor.checks import Found, Site
-from hook.models import Options
 from hook.node import programs
 from hook.reconcile import run as reconcile
 from hook.show import server
@@ -47,9 +46,9 @@ def block() -> Iterator[Callable[[], int]]:
 def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
     """The exit status of a command with this limit."""
     limit = Limit(seconds, 2, "it is not complete")
-    verb = Verb(int, lambda *_: command(), (), limit, ())
-    request = Request(Options(), {}, is_json=False)
-    return cli._run_in_time("metrics", verb, VERBS["metrics"].form(), request, system.monotonic())
+    verb = Verb(lambda *_: command(), (), limit, ())
+    given, request = cli.parse_command("metrics", [])
+    return cli._run_in_time("metrics", verb, given, request, system.monotonic())
 
 
 def look_at_handlers() -> tuple[object, ...]:

@@ -24,7 +24,6 @@ from pydantic import (
 
 import pyz
 from hook import models, models_compiled, names, validation
-from hook.cli import options, options_compiled
 from hook.node import models as node_models
 from hook.node import models_compiled as node_models_compiled
 from pyz import BuildError
@@ -34,7 +33,7 @@ from tests.unit.files import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = ROOT / pyz.COMPILED["hook/models.py"]
-BOTH = {models: models_compiled, node_models: node_models_compiled, options: options_compiled}
+BOTH = {models: models_compiled, node_models: node_models_compiled}
 """The forms of the models."""
 FIELDS: list[type[models.Model]] = [
     item

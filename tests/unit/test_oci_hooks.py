@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hook.cli.options import History
+from hook.node.paths import HISTORY
 
 ROOT = Path(__file__).resolve().parents[2]
 STATES = ROOT / "tests" / "states"
@@ -78,7 +78,7 @@ def test_there_is_one_file_for_each_way_in() -> None:
     """Each one's call minds its own containers. Kubernetes lingers for longer than CrashLoopBackOff waits (300 s)."""
     assert {path: load(path)["hook"]["args"] for path in HOOK_FILES} == {
         KUBERNETES: ["resctrl-mon-hook", "hook", "--containers=kubernetes", "--linger=600"],
-        PODMAN: ["resctrl-mon-hook", "hook", "--containers=podman", f"--history={History().history}"],
+        PODMAN: ["resctrl-mon-hook", "hook", "--containers=podman", f"--history={HISTORY}"],
     }
 
 

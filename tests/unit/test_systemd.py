@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from hook.cli import verbs
-from hook.cli.options import History
 from hook.models import Options
 from hook.node import runtimes
-from hook.node.paths import Places
+from hook.node.paths import HISTORY, Places
 
 import node
 
@@ -165,8 +164,8 @@ def test_podman_is_asked_for_names_of_pods_only_where_the_mark_is(tmp_path: Path
 
 
 def test_the_history_is_written_and_rotated_where_the_units_may_write() -> None:
-    assert os.path.dirname(History().history) == f"/var/log/{only(SERVICE, 'Service', 'LogsDirectory')}"
-    assert os.path.dirname(History().history) == Places().log_dir
+    assert os.path.dirname(HISTORY) == f"/var/log/{only(SERVICE, 'Service', 'LogsDirectory')}"
+    assert os.path.dirname(HISTORY) == Places().log_dir
 
 
 def test_the_run_directory_and_that_of_the_history_are_there_from_the_boot_on() -> None:
