@@ -382,23 +382,20 @@ def test_man_page_has_each_exit_status_and_signal() -> None:
 SHELLS = {
     "bash": r"""
         IFS=:a
-        options=
-        compopt() { options+="$* "; }
+        compopt() { true; }
         source "$SCRIPTS/bash"
         COMP_LINE="$LINE" COMP_POINT=${#LINE}
         _resctrl_mon_hook resctrl-mon-hook
         printf '%s\n' "${COMPREPLY[@]}"
-        # As `complete -o default` does
-        [[ -n "${COMPREPLY[*]}" || "$options" == *"+o default"* ]] || compgen -f -- "${LINE##*[= ]}"
     """,
     "zsh": r"""
-        compadd() { while [[ "$1" != -- ]]; do shift; done; shift; printf '%s\n' "$@"; }
-        _files() { local -a all=(*(N)); (( $#all == 0 )) || printf '%s\n' $prefix$^all; }
-        compset() { prefix="${PREFIX%%=*}="; }
-        words=(${(s: :)LINE})
-        [[ "$LINE" != *" " ]] || words+=("")
-        CURRENT=$#words PREFIX="$words[-1]"
-        source "$SCRIPTS/zsh"
+        zmodload zsh/zpty
+        zpty shell zsh -f -i
+        zpty -w shell "source $SETUP/setup"
+        zpty -w shell "$LINE"$'\t'
+        while zpty -r shell line; do
+            [[ "$line" != OFFERED:* ]] || print -r -- "${${line#OFFERED:}%%[[:space:]]#}"
+        done
     """,
     "fish": r"""
         function resctrl-mon-hook; end
@@ -409,15 +406,35 @@ SHELLS = {
 }
 
 
-def complete(shell: str, line: str) -> set[str]:
-    """What a real shell offers, each as the whole word."""
+ZSH = r"""
+    PROMPT=
+    fpath=($SETUP $fpath)
+    autoload -Uz compinit && compinit -u -D
+    compadd() {
+        if [[ "${@[1,(i)(-|--)]}" == *-[OAD]\ * ]]; then
+            builtin compadd "$@"
+            return
+        fi
+        local -a hits
+        builtin compadd -A hits "$@"
+        print -lr -- "" OFFERED:$IPREFIX$^hits
+    }
+    comppostfuncs=(exit)
+"""
+"""Makes an interactive zsh print what its completion offers, and end then."""
+
+
+def complete(shell: str, line: str, setup: Path) -> set[str]:
+    """What a real shell offers, each as the whole word, without the `=` after an option."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    env = {**os.environ, "LINE": f"resctrl-mon-hook {line}", "SCRIPTS": str(COMPLETIONS)}
+    (setup / "setup").write_text(ZSH, encoding="ascii")
+    (setup / "_resctrl-mon-hook").write_text((COMPLETIONS / "zsh").read_text("ascii"), encoding="ascii")
+    env = {**os.environ, "LINE": f"resctrl-mon-hook {line}", "SCRIPTS": str(COMPLETIONS), "SETUP": str(setup)}
     command = [shell, "-c", SHELLS[shell]]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=300)
     assert done.stderr == ""
-    offered = {*filter(None, done.stdout.split("\n"))}
+    offered = {word.rstrip("=") for word in done.stdout.split("\n") if word}
     option, equals, _ = line.rpartition(" ")[2].partition("=")
     # readline replaces only what follows the last `=`
     return {option + equals + word for word in offered} if shell == "bash" and equals else offered
@@ -425,24 +442,24 @@ def complete(shell: str, line: str) -> set[str]:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shell_completes(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    sorts = {f"--sort={word}" for word in ("energy", "traffic", "age", "name")}
-    states = {f"--state={word}" for word in ("live", "taken", "missing", "recovering", "lingering", "completed")}
+    (tmp_path / "none").mkdir()
+    monkeypatch.chdir(tmp_path / "none")
     expected = {
-        "": {*VERBS, "help", "--help", "--version"},
+        "": {*VERBS, "help"},
         "rec": {"reconcile"},
         "list un": {"unmonitored"},
-        "list --s": sorts | states,
-        "list --sort=n": {"--sort=name"},
+        "list --s": {"--sort", "--state"},
+        "list --sort=": {f"--sort={word}" for word in ("energy", "traffic", "age", "name")},
+        "list --sort=age --state=lin": {"--state=lingering"},
         "completion ": {"bash", "zsh", "fish"},
-        "install --pr": {"--prefix="},
-        "lsit --": set(),
+        "install --pr": {"--prefix"},
+        "install --for=podman --key=s": {"--key=sandbox"},
         "help ins": {"install"},
         "help ho": {"hook"},
         "history --since=t": {"--since=today"},
-        "history --until=las": {"--until=last\\ night" if shell == "bash" else "--until=last night"},
+        "history --until=yes": {"--until=yesterday"},
     }
-    assert {line: complete(shell, line) for line in expected} == expected
+    assert {line: complete(shell, line, tmp_path) for line in expected} == expected
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -467,11 +484,7 @@ def test_shell_completes_the_keys_and_names_of_a_node_if_they_are_harmless(
         f"assign {place} --key=n": {"--key=nightly"},
         f"release --run-dir={tmp_path}/none --key=": set(),
     }
-    offered = {
-        line: {word for word in complete(shell, line) if not word.endswith("=") and "son" not in word}
-        for line in expected
-    }
-    assert offered == expected
+    assert {line: complete(shell, line, tmp_path) for line in expected} == expected
     assert not (tmp_path / "bad").exists()
 
 
@@ -484,6 +497,8 @@ def test_each_time_that_is_offered_is_one() -> None:
 def test_shell_offers_files_where_one_is_meant(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "place").mkdir()
     monkeypatch.chdir(tmp_path)
+    setup = tmp_path / "none"
+    setup.mkdir()
     meant = {"doctor --hooks-dir=": {"--hooks-dir=place"}, "history --history=p": {"--history=place"}}
     meant |= {"run -- ": {"place"}, "run --key=a -- pl": {"place"}}
     others = (
@@ -494,7 +509,7 @@ def test_shell_offers_files_where_one_is_meant(shell: str, tmp_path: Path, monke
         "history p",
         "metrics --listen=",
     )
-    offered = {line: {word.rstrip("/") for word in complete(shell, line)} for line in (*meant, *others)}
+    offered = {line: {word.rstrip("/") for word in complete(shell, line, setup)} for line in (*meant, *others)}
     found = {line: {word for word in words if word.endswith("place")} for line, words in offered.items()}
     assert found == {**meant, **{line: set() for line in others}}
 
@@ -510,12 +525,11 @@ def test_shell_completes_the_labels_of_jobs_that_run_or_have_ended(shell: str, t
     expected = {
         f"history {places} --by=": {f"--by={name}" for name in labels | usual},
         f"history {places} --by=te": {"--by=team"},
-        f"history {places} --label=": {f"--label={name}=" for name in labels},
-        f"run {places} --label=p": {"--label=project="},
-        f"assign {places} --label=user=": set(),
+        f"history {places} --label=": {f"--label={name}" for name in labels},
+        f"run {places} --label=p": {"--label=project"},
+        f"assign {places} --label=user=x": set(),
     }
-    found = {line: complete(shell, line) for line in expected}
-    assert {line: words - {line.rpartition(" ")[2]} for line, words in found.items()} == expected
+    assert {line: complete(shell, line, tmp_path) for line in expected} == expected
 
 
 def test_completions_are_made_of_the_table_of_commands() -> None:
