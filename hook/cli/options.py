@@ -86,12 +86,12 @@ def _option(word: str, value: str, meaning: str, default: Any = None, read: Any 
     return (word, "-o")[: 1 + (word == "--output")], {
         "action": Take,
         "const": read,
-        "help": meaning + show_default(default),
+        "help": meaning + _show_default(default),
         **more,
     }
 
 
-def show_default(default: object) -> str:
+def _show_default(default: object) -> str:
     """Return the default as the help has it."""
     return "" if default in (None, "", [], {}) else f" [{default}]"
 
@@ -344,5 +344,5 @@ def make_row(name: str, defaults: Mapping[str, Any] = {}) -> Row:
     value, meaning = _OF_HOOK[name]
     if not value:
         return (word,), {"action": "append_const", "const": word, "default": [], "dest": name, "help": meaning}
-    meaning += show_default({**dict(Options()), **defaults}[name])
+    meaning += _show_default({**dict(Options()), **defaults}[name])
     return _option(word, value, meaning, [], f"{word}={{}}".format)
