@@ -193,7 +193,7 @@ def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
     A name counts for the keys that are not completed, if there are any: Podman may give it again. Raises Usage; for a
     container that is not monitored with the reason, for a job in the history with the command that shows it.
     """
-    from hook.show import history, lists
+    from hook.show import findings, history, lists
 
     keys, broken = {key.state.key: key for key in node.keys}, {record.name: record for record in node.unreadable}
     named = {key: {key, *(lists.list_names(keys[key]) if key in keys else ())} for key in (*keys, *broken)}
@@ -204,7 +204,7 @@ def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
     for key, failure in failures.items():
         pod = show.list_pod_names(failure.namespace, failure.pod)
         named.setdefault(key, {key}).update(filter(None, (failure.container, failure.name, *pod)))
-        shown[key] = lists.name_failed(failure)
+        shown[key] = findings.name_failed(failure)
     shown.update({key: who(key, *name_key(seen_key.state)) for key, seen_key in keys.items()})
     exact = [key for key, names in named.items() if name in names]
     begun = [key for key, names in named.items() if name and any(other.startswith(name) for other in names)]
@@ -338,9 +338,10 @@ def parse_address(text: str) -> tuple[str, int]:
 
 @_verb("doctor", limit=Limit(100, 1, "not everything was checked"), exclusive=("report", "json"))
 def doctor(given: Namespace, request: Request) -> int:
-    from hook.doctor import FAILURE, Finding, format_findings, to_objects
+    from hook.doctor import format_findings, to_objects
     from hook.doctor.checks import Site, examine
     from hook.doctor.machine import make_report
+    from hook.show.findings import FAILURE, Finding
 
     if given.report:
         show.print_answer(make_report(request.hook))

@@ -5,20 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from hook.show.findings import FAILURE, LEVELS, OK, WARNING, Finding
 from hook.words import format_count
-
-OK, WARNING, FAILURE = LEVELS = ("ok", "warning", "FAIL")
-
-
-class Finding(NamedTuple):
-    """The result of a check: what was checked, what was found, and what to do, which is empty if the level is ok."""
-
-    level: str
-    subject: str
-    found: str
-    remedy: str = ""
 
 
 def format_findings(findings: Sequence[Finding]) -> list[str]:

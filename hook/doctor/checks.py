@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from hook import entry, inventory, reclaim, report, resctrl, system
-from hook.doctor import FAILURE, OK, WARNING, Finding
 from hook.errors import HookError, as_hook_error
 from hook.install.install import Program, Refused, try_program
 from hook.models import Options
 from hook.node import engines, files, hooksd, paths, processes, programs
 from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
-from hook.node.records import name_unhooked
 from hook.reconcile.rotate import LARGEST
 from hook.show import name_all, name_first
-from hook.show.lists import name_failed
+from hook.show.findings import FAILURE, OK, WARNING, Finding, list_findings
 from hook.show.snapshot import TRAFFIC, Inventory, list_events, take_snapshot, tracks_few
-from hook.words import explain, format_count
+from hook.words import explain
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
 _TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
@@ -414,17 +412,18 @@ def _check_room(path: str) -> Found:
 def _check_records(site: Site) -> Found:
     run_dir = site.options.run_dir
     yield from _check_read_only(run_dir)
-    if site.snapshot.is_full:
-        remedy = "free space or inodes there: until then containers run unmonitored"
-        yield FAILURE, f"the file system of {run_dir} is full", remedy
-    for broken in site.snapshot.unreadable:
-        yield WARNING, f"{broken.file}: {broken.problem}", site.call("reconcile")
+    yield from _check_snapshot(site)
+
+
+def _check_snapshot(site: Site) -> Found:
+    """Yield the findings about this subject that `list` shows, too."""
+    for finding in list_findings(site.snapshot, site.call):
+        if finding.subject == site.checking:
+            yield finding.level, finding.found, finding.remedy
 
 
 def _check_history(site: Site) -> Found:
-    for owed in site.snapshot.list_owed():
-        what = f"{format_count(owed.lines, 'line')} wait to be written to {owed.file}: {owed.why}"
-        yield WARNING, what, f"its directory must exist, be writable and have room; then {site.call('reconcile')}"
+    yield from _check_snapshot(site)
     named = [hooksd.parse_options(hook)[0].history for _, hook in site.ours]
     if site.is_for_jobs:
         named.append(paths.HISTORY)
@@ -448,34 +447,8 @@ def _check_history(site: Site) -> Found:
             yield WARNING, f"{path} is not owned by root, or is writable by others, who can change a bill", remedy
 
 
-def _check_failures(site: Site) -> Found:
-    """Yield the containers that are not monitored, by reason."""
-    by_reason: dict[str, list[str]] = {}
-    for failure in site.snapshot.failures:
-        by_reason.setdefault(failure.reason, []).append(name_failed(failure))
-    for reason, names in by_reason.items():
-        yield WARNING, name_all(names, "container", f": {reason}"), f"list says why; then {site.call('reconcile')}"
-
-
-def _check_taken(site: Site) -> Found:
-    if taken := [f"{key.name_member(member)} in {path}" for key, member, path in site.snapshot.list_taken()]:
-        remedy = "have that tool leave containers alone; once its group is removed, reconcile brings them back"
-        yield WARNING, name_all(taken, "container", " in groups of other tools"), remedy
-
-
-def _check_unhooked(site: Site) -> Found:
-    if (look := site.snapshot.unhooked) is None:
-        return
-    if names := name_unhooked(look):
-        remedy = "does the runtime, or its NRI hook-injector, read our JSON? Older containers: "
-        remedy += site.call("reconcile", "--adopt")
-        yield FAILURE, name_all(names, "running container", f" never got the hook, as of {look.since}"), remedy
-    if look.unchecked:
-        what = f"could not check {format_count(look.unchecked, 'container')} without a record, as of {look.since}"
-        yield WARNING, what, "their runtime did not answer, or is not supported (see reconcile --adopt)"
-
-
 def _check_reconcile(site: Site) -> Found:
+    yield from _check_snapshot(site)
     run = site.snapshot.reconciled
     if run is None or run.ended_at is None:
         what = "it has not ended since boot"
@@ -537,9 +510,9 @@ CHECKS: list[tuple[str, Callable[[Site], Found]]] = [
     ("runtimes", _check_engines),
     ("containerd", _check_containerd),
     ("history", _check_history),
-    ("failures", _check_failures),
-    ("taken", _check_taken),
-    ("unhooked", _check_unhooked),
+    ("failures", _check_snapshot),
+    ("taken", _check_snapshot),
+    ("unhooked", _check_snapshot),
     ("reconcile", _check_reconcile),
     ("watch", _check_watch),
     ("view", _check_view),

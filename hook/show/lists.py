@@ -15,8 +15,9 @@ from hook import counters, formats, names, show, system
 from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
-from hook.node.records import find_job, name_unhooked
-from hook.show import NOTHING, Column, Screen, lay_out, name_all, name_first, numbers, snapshot, to_word
+from hook.node.records import name_unhooked
+from hook.show import NOTHING, Column, Screen, lay_out, numbers, snapshot, to_word
+from hook.show.findings import list_findings, list_missing, name_failed
 from hook.show.snapshot import EVENTS, Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, to_number
 from hook.words import format_count, printable, who
 
@@ -89,7 +90,7 @@ def format_list(node: Inventory, selected: Sequence[KeyUse], limit: int | None, 
     lines += _lay_out_keys([*shown, *total], columns, LIST_HEADS, screen)
     if len(shown) < len(node.keys):
         lines += ["", f"{len(shown)} of {len(node.keys)} shown"]
-    problems = [*_list_problems(node)]
+    problems = [printable(finding.found) for finding in list_findings(node)]
     return [*lines, "", *problems] if problems else lines
 
 
@@ -100,17 +101,7 @@ def format_unmonitored(node: Inventory) -> list[str]:
     if node.unhooked is not None:
         why = f"without the hook, as of {node.unhooked.since}"
         lines += [f"{name}: {why}" for name in name_unhooked(node.unhooked)]
-    return [*lines, *_list_missing(node)] or ["none"]
-
-
-def _list_missing(node: Inventory) -> Iterator[str]:
-    """List the reasons why failures may have no record."""
-    if node.is_full:
-        remedy = "free space or inodes there (df -h /run, df -i /run)"
-        yield f"more containers may be unmonitored: the file system of the run directory is full; {remedy}"
-    if node.unrecorded:
-        count = format_count(node.unrecorded, "failure")
-        yield f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook"
+    return [*lines, *(finding.found for finding in list_missing(node))] or ["none"]
 
 
 def _format_failure(failure: Failure) -> list[str]:
@@ -120,11 +111,6 @@ def _format_failure(failure: Failure) -> list[str]:
     head = f"{name_failed(failure)}: {failure.reason}: {failure.problem} {about}"
     more = {"tried": failure.tried, "kernel": failure.kernel, "hint": failure.hint}
     return [printable(head)] + [f"  {name}: {printable(text)}" for name, text in more.items() if text]
-
-
-def name_failed(failure: Failure) -> str:
-    """Name a container that is not monitored, or a process by the key of its job and its own name."""
-    return who(failure.container, failure.namespace, failure.pod, failure.name or find_job(failure))
 
 
 def _format_rmids(node: Inventory) -> str:
@@ -167,40 +153,6 @@ def _format_members(key: SeenKey) -> str:
     """Format the number of live members and of all, `2/3`, or `?` if that is unknown."""
     alive = key.count_alive()
     return _UNKNOWN if alive is None else f"{alive}/{len(key.alive)}"
-
-
-def _list_problems(node: Inventory) -> Iterator[str]:
-    """List the lines that `list` shows below its table."""
-    for broken in node.unreadable:
-        yield f"unreadable: {printable(f'{broken.file}: {broken.problem}')}"
-    failed: dict[tuple[bool, str], list[str]] = {}
-    for failure in node.failures:
-        failed.setdefault((failure.monitored, failure.reason), []).append(name_failed(failure))
-    for (is_monitored, reason), called in sorted(failed.items()):
-        head = "monitored, with problems" if is_monitored else "not monitored"
-        yield f"{head}: {to_word(reason)}: {name_all(called, 'container')}"
-    if taken := [f"{key.name_member(container)} in {to_word(path)}" for key, container, path in node.list_taken()]:
-        yield f"taken by other tools, which count what they use: {name_all(taken, 'container')}"
-    yield from _list_findings(node)
-    for file, why, lines in node.list_owed():
-        yield printable(f"not in the history yet: {format_count(lines, 'line')} for {file}: {why}")
-    if node.dropped_lines:
-        yield f"at least {format_count(node.dropped_lines, 'line')} of history dropped since boot: too many waited"
-    yield from _list_missing(node)
-
-
-def _list_findings(node: Inventory) -> Iterator[str]:
-    """List what the last reconcile found."""
-    record, unhooked = node.reconciled, node.unhooked
-    if record is not None and record.elsewhere:
-        groups = [f"{to_word(path)}: {number}" for path, number in sorted(record.elsewhere.items())]
-        yield f"threads in groups of other tools or in other ctrl_groups, as of reconcile: {name_first(groups)}"
-    if record is not None and record.outside_total:
-        called = {container: key.name_member(container) for key in node.keys for container in key.state.members}
-        outside = name_first(f"{called.get(name, who(name))}: {number}" for name, number in record.outside.items())
-        yield f"{format_count(record.outside_total, 'thread')} outside of their group, as of reconcile: {outside}"
-    if unhooked is not None and (never := name_unhooked(unhooked)):
-        yield f"never hooked, as of {unhooked.since} (see list unmonitored): {name_all(never, 'container')}"
 
 
 # --- show

@@ -19,12 +19,14 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.helpers import reset_ids, set_uid
 
 from hook import entry, reclaim, system
-from hook.doctor import OK, Finding, checks, format_findings, to_objects
+from hook.doctor import checks, format_findings, to_objects
 from hook.doctor.checks import Found, Site, examine
 from hook.doctor.machine import make_report
 from hook.install.install import Refused
 from hook.node.hooksd import ADMINISTRATOR, READERS, SYSTEM
 from hook.node.paths import JOBS_MARK, STUB, Places
+from hook.show.findings import OK, Finding, list_findings
+from hook.show.snapshot import take_snapshot
 from tests.unit.nodes import NodeFiles, add_process
 
 PROGRAM = Places().program
@@ -362,12 +364,14 @@ AILMENTS: dict[str, Change] = {
     "FAIL containerd: /etc/x.json names the hook, but its base_runtime_spec is in": containerd(OLD_SPEC, PROGRAM),
     "FAIL containerd: /etc/containerd/config.toml: NRI's default_validator has reject_oci": containerd(VALIDATOR),
     "warning containerd: cannot read /etc/containerd/no.toml of": containerd("imports = ['no.toml']\n"),
-    "FAIL records: the file system of /run/resctrl-mon-hook is full": full,
-    "warning history: 2 lines wait to be written to /a: ENOSPC": owed,
-    f"warning records: {RUN}/groups/x.json: Expecting": lambda node: node.files.write("groups", "x.json", "{"),
-    f"warning taken: 1 container in groups of other tools: web in {RESCTRL}/mon_groups/theirs": taken,
-    "warning failures: 1 container: task_gone: web": lambda node: node.files.fail("web", "task_gone"),
-    "FAIL unhooked: 1 running container never got the hook": lambda node: node.files.unhooked("web"),
+    "FAIL records: more containers may be unmonitored: the file system of the run directory is full": full,
+    "warning history: not in the history yet: 2 lines for /a: ENOSPC": owed,
+    f"warning records: unreadable: {RUN}/groups/x.json: Expecting": lambda node: node.files.write(
+        "groups", "x.json", "{"
+    ),
+    "warning taken: taken by other tools, which count what they use: 1 container: web in /sys": taken,
+    "warning failures: not monitored: task_gone: 1 container: web": lambda node: node.files.fail("web", "task_gone"),
+    "FAIL unhooked: never hooked, as of ": lambda node: node.files.unhooked("web"),
     "warning unhooked: could not check 2 containers without a record": lambda node: node.files.unhooked(unchecked=2),
     "warning reconcile: it has not ended since boot": remove(f"{RUN}/reconcile.json"),
     "warning reconcile: it last ended 301 s ago": lambda node: node.files.reconciled(ended_at=system.unix_time() - 301),
@@ -433,6 +437,22 @@ def test_all_is_well(installed: InstalledFiles, change: Change, shown: str) -> N
     change(installed)
     assert installed.problems() == []
     assert any(line.startswith(shown) for line in format_findings(installed.doctor()))
+
+
+def test_doctor_has_each_finding_that_list_shows(installed: InstalledFiles) -> None:
+    taken(installed)
+    full(installed)
+    files = installed.files
+    files.completed("c0", history_file="/a", owed={"lines": ["{}"], "why": "ENOSPC"})
+    files.fail("c1")
+    files.unhooked("c2", unchecked=1)
+    files.reconciled(outside={"c3": 1}, outside_total=1, elsewhere={"/x": 1})
+    for name in ("unrecorded", "dropped_lines"):
+        files.write("runs", name, ".")
+    files.write("groups", "torn.json", "{")
+    shown = [finding.found for finding in list_findings(take_snapshot(files.options))]
+    assert len(shown) == 11
+    assert set(shown) <= {finding.found for finding in installed.problems()}
 
 
 @pytest.mark.parametrize(

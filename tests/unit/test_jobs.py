@@ -24,7 +24,7 @@ from hook.node import command
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
 from hook.report import make_failure, write_record
-from hook.show.lists import name_failed
+from hook.show.findings import name_failed
 from hook.show.snapshot import take_snapshot
 from hook.store import LockedKey
 from hook.words import explain

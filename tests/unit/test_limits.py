@@ -21,11 +21,11 @@ from hook import rare, system
 from hook.cli import command_line as cli
 from hook.cli import verbs
 from hook.cli.verbs import VERBS, Ended, Limit, Request, Verb
-from hook.doctor import OK
 from hook.doctor.checks import Found, Site
 from hook.node import programs
 from hook.reconcile import run as reconcile
 from hook.show import server
+from hook.show.findings import OK
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).resolve().parents[2]
