@@ -184,7 +184,8 @@ def show_key(given: Namespace, request: Request) -> None:
     node = _take_snapshot(request)
     key = _find_key(node, given.key, request.hook.history or paths.HISTORY)
     of_key = [failure for failure in node.failures if failure.key == key.state.key or failure.container in key.alive]
-    show.print_answer(lists.key_to_json(key, of_key) if request.is_json else lists.format_key(key, of_key))
+    answer = lists.key_to_json(key, of_key)
+    show.print_answer(answer if request.is_json else lists.format_key(answer))
 
 
 def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:

@@ -158,41 +158,46 @@ def _format_members(key: SeenKey) -> str:
 # --- show
 
 
-def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
-    """Format `show`: a key, its total use, its containers, and each counter's values."""
-    state, booted = key.state, system.unix_time() - system.boottime()
-    lingering = None if state.lingering_since is None else formats.format_utc(booted + state.lingering_since)
+def format_key(answer: dict[str, Any]) -> list[str]:
+    """Format the object of `show --json`: a key, its total use, its containers, and each counter's values."""
+    lingering, file = answer["lingering_since"], answer["history_file"]
     facts = {
-        "key": state.key,
-        "kind": state.kind,
-        "pod" if state.kind == "pod" else "name": key.title,
-        **{f"label {name}": text for name, text in state.job_labels.items()},
-        "state": key.condition,
-        "age": format_age(key.age),
-        "created": state.created_at,
-        "completed": state.completed_at,
+        "key": answer["key"],
+        "kind": answer["kind"],
+        "pod" if answer["kind"] == "pod" else "name": answer["title"],
+        **{f"label {name}": text for name, text in answer["labels"].items()},
+        "state": answer["state"],
+        "age": format_age(answer["age_seconds"]),
+        "created": answer["created_at"],
+        "completed": answer["completed_at"],
         "lingering": lingering and f"since {lingering}",
-        "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
+        "late CPU": f"{answer['late_cpu_seconds']:.2f} s before its tasks were in its groups",
+        "history": file and format_command(file, answer["key"]),
     }
-    if state.completed_at and state.history_file and not state.owed:
-        facts["history"] = format_command(state.history_file, state.key)
     lines = [f"{name:<11} {printable(value)}" for name, value in facts.items() if value]
-    sums = snapshot.sum_key(key, has_gauges=True)
-    if events := [event for event in EVENTS if event in sums]:  # over all domains and ctrl_groups
+    use = answer["use"]
+    if events := [event for event in EVENTS if event in use]:  # over all domains and ctrl_groups
+        totals = [_to_total(row, row["value"], in_part=row["unknown"] > 0) for row in map(use.get, events)]
         columns = [
             Column("EVENT", events),
-            numbers("USE", [format_sum(sums[event], event) for event in events]),
-            Column("UNIT", [EVENTS[event].unit for event in events]),
+            numbers("USE", list(map(format_sum, totals, events))),
+            Column("UNIT", [use[event]["unit"] for event in events]),
         ]
-        lines += ["", *lay_out(columns, Screen()), *explain_marks(sums[event] for event in events)]
-    for container, member in state.members.items():
-        lines += ["", *_format_member(key, container, formats.format_utc(booted + member.starttime / system.TICKS))]
-    for group in key.groups:
+        lines += ["", *lay_out(columns, Screen()), *explain_marks(totals)]
+    for container, member in answer["members"].items():
+        lines += ["", *_format_member(container, member)]
+    for group in answer["groups"]:
         lines += ["", *_format_group(group)]
-    lines += explain_marks(total for group in key.groups for total in group.totals.values())
-    for failure in failures:
-        lines += ["", "failure:", *("  " + line for line in _format_failure(failure))]
+    lines += explain_marks(total for group in answer["groups"] for total in _list_totals(group).values())
+    for failure in answer["failures"]:
+        lines += ["", "failure:", *("  " + line for line in _format_failure(Failure.model_validate(failure)))]
     return lines
+
+
+def _to_total(row: dict[str, Any], value: float | None, *, in_part: bool) -> Total:
+    """Return the total of a row of JSON."""
+    millionths = None if value is None else round(value * MILLION)
+    return snapshot.make_total(millionths, in_part=in_part, from_nothing=row["from_nothing"] > 0)
 
 
 def format_command(path: str, name: str) -> str:
@@ -200,36 +205,40 @@ def format_command(path: str, name: str) -> str:
     return shlex.join([paths.NAME, "history", name, *([] if path == paths.HISTORY else [f"--history={path}"])])
 
 
-def _format_member(key: SeenKey, container: str, started: str) -> list[str]:
-    member = key.state.members[container]
+def _format_member(container: str, member: dict[str, Any]) -> list[str]:
     states = {True: "alive", False: "dead", None: "alive or dead is unknown in this namespace"}
     facts = {
         "ID": container,
         "earlier": "a new container has the same ID" if names.get_container_id(container) != container else None,
-        "group": member.group,
-        "cgroup": member.cgroup,
-        "taken from": member.taken_from,
-        "taken by": key.taken.get(container),
+        "group": member["group"],
+        "cgroup": member["cgroup"],
+        "taken from": member["taken_from"],
+        "taken by": member["taken_by"],
     }
-    name = who(names.get_container_id(container), name=member.name)
-    head = f"container {name}: {states[key.alive[container]]}, pid {member.pid}, started {started}"
+    name = who(names.get_container_id(container), name=member["name"])
+    head = f"container {name}: {states[member['alive']]}, pid {member['pid']}, started {member['started_at']}"
     return [head, *(f"  {name:<10} {printable(text)}" for name, text in facts.items() if text)]
 
 
-def _format_group(group: Group) -> list[str]:
-    record = group.record
-    status = "over" if group.has_ended else "there" if group.exists else "missing"
-    unknown = "; no initial counters: its use is unknown" if record.begin is None else ""
-    head = printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status}{unknown})")
-    counted = {counter: _counter_to_json(group, counter) for counter in group.list_counters()}
+def _list_totals(group: dict[str, Any]) -> dict[str, Total]:
+    """List the use of the cumulative counters of a group."""
+    cumulative = ((name, row) for name, row in group["counters"].items() if counters.is_cumulative(name))
+    return {name: _to_total(row, row["known"], in_part=row["use"] is None) for name, row in cumulative}
+
+
+def _format_group(group: dict[str, Any]) -> list[str]:
+    status = "over" if group["over"] else "there" if group["exists"] else "missing"
+    unknown = "" if group["has_begin"] else "; no initial counters: its use is unknown"
+    head = printable(f"ctrl_group {group['ctrl_group']}: {group['path']} ({status}{unknown})")
+    counted, totals = group["counters"], _list_totals(group)
     if not counted:
         return [head]
-    rows, last = [*counted.values()], "end" if group.has_ended else "now"
+    rows, last = [*counted.values()], "end" if group["over"] else "now"
     columns = [
         Column("  COUNTER", ["  " + to_word(counter) for counter in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
         *(numbers(name.upper(), [to_word(row[name] or NOTHING) for row in rows]) for name in ("begin", last, "before")),
-        numbers("USE", [format_total(group.totals.get(counter), counters.format_number) for counter in counted]),
+        numbers("USE", [format_total(totals.get(counter), counters.format_number) for counter in counted]),
     ]
     return [head, *lay_out(columns, Screen())]
 
@@ -278,25 +287,38 @@ def list_to_json(node: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
 
 def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
     """Make the object of `show --json`, which has the fields of `list --json` and more."""
+    state, booted = key.state, system.unix_time() - system.boottime()
+    has_line = state.completed_at is not None and not state.owed
     members = {
-        container: {**member.model_dump(), "alive": key.alive[container], "taken_by": key.taken.get(container)}
-        for container, member in key.state.members.items()
+        container: {
+            **member.model_dump(),
+            "started_at": formats.format_utc(booted + member.starttime / system.TICKS),
+            "alive": key.alive[container],
+            "taken_by": key.taken.get(container),
+        }
+        for container, member in state.members.items()
     }
+    groups = [
+        {
+            "path": group.record.path,
+            "ctrl_group": group.record.ctrl_group,
+            "over": group.has_ended,
+            "exists": group.exists,
+            "has_begin": group.record.begin is not None,
+            "counters": {counter: _counter_to_json(group, counter) for counter in group.list_counters()},
+        }
+        for group in key.groups
+    ]
+    since = state.lingering_since
     return {
         **_describe_key(key),
-        "use": _uses_to_json(snapshot.sum_key(key)),
-        "late_cpu_seconds": key.state.late_cpu,
+        "title": key.title,
+        "lingering_since": None if since is None else formats.format_utc(booted + since),
+        "history_file": (has_line and state.history_file) or None,
+        "use": _uses_to_json(snapshot.sum_key(key, has_gauges=True)),
+        "late_cpu_seconds": state.late_cpu,
         "members": members,
-        "groups": [
-            {
-                "path": group.record.path,
-                "ctrl_group": group.record.ctrl_group,
-                "over": group.has_ended,
-                "exists": group.exists,
-                "counters": {counter: _counter_to_json(group, counter) for counter in group.list_counters()},
-            }
-            for group in key.groups
-        ],
+        "groups": groups,
         "failures": [failure.model_dump() for failure in failures],
     }
 

@@ -486,6 +486,8 @@ def test_show_as_json(node: NodeFiles, run: Run) -> None:
     assert (answer["key"], answer["state"], answer["late_cpu_seconds"]) == (UID, "live", 0)
     assert {name: member["alive"] for name, member in answer["members"].items()} == {"c1": True, "c2": False}
     assert answer["members"]["c1"]["taken_from"] == "theirs"
+    assert answer["members"]["c1"]["started_at"] == "2026-11-18T11:06:41Z"
+    assert (answer["title"], answer["lingering_since"], answer["history_file"]) == ("shop/x", None, None)
     assert [failure["container"] for failure in answer["failures"]] == ["c2", "c9"]
     group, gold = answer["groups"]
     assert (group["path"], group["over"], group["exists"], gold["ctrl_group"]) == (HERE["path"], False, True, "gold")

@@ -109,7 +109,7 @@ def test_screens_have_no_slip(inventory: Inventory, screen: Screen, limit: int |
     lines = lists.format_list(inventory, selected, limit, screen) + lists.format_unmonitored(inventory)
     lines += lists.format_rates(compare(inventory, inventory, "2026"), "energy", screen)
     for key in inventory.keys:
-        lines += lists.format_key(key, inventory.failures)
+        lines += lists.format_key(lists.key_to_json(key, inventory.failures))
     assert find_slips(lines) == []
 
 
