@@ -171,9 +171,7 @@ def _linger(context: Context, state: KeyState) -> KeyState | None:
 
 def is_deleted(state: KeyState) -> bool:
     """Whether a key is a pod's whose cgroup is gone or unknown, so that no container can come back to it."""
-    from hook import rare
-
     try:
-        return state.kind == "pod" and not (state.cgroup and rare.cgroup_directory(state.cgroup))
+        return state.kind == "pod" and not (state.cgroup and system.cgroup_directory(state.cgroup))
     except OSError:  # the cgroup may be there
         return False

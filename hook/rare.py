@@ -10,7 +10,6 @@ from hook import formats, system
 
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
-_CGROUPS = "/sys/fs/cgroup"
 
 
 def now_utc() -> str:
@@ -176,17 +175,3 @@ def link(path: str, further: str, dir_fd: int) -> None:
     """
     names = system.encoded(path), system.encoded(further)
     system.posix.link(*names, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
-
-
-def cgroup_directory(cgroup: str) -> str | None:
-    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere.
-
-    Raises OSError if that cannot be found out.
-    """
-    controllers, _, path = cgroup.partition(":")
-    if not path.startswith("/") or ".." in path.split("/"):
-        return None
-    name = controllers.partition("name=")[2] or controllers
-    places = (name, name.partition(",")[0]) if name else ("", "unified")
-    directories = (f"{_CGROUPS}/{place}{path}".replace("//", "/") for place in places)
-    return next((path for path in directories if system.find_directory(path)), None)

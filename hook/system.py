@@ -33,6 +33,7 @@ NOT_HOST_NAMESPACES = (
 )
 NAMESPACES_HINT = "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
 _HOST_PID_NAMESPACE, _HOST_TIME_NAMESPACE = "pid:[4026531836]", "time:[4026531834]"
+_CGROUPS = "/sys/fs/cgroup"
 TICKS = 100  # of /proc, a second: USER_HZ, the same on each kernel that has resctrl
 _HOST_UID_MAP = ["0", "0", "4294967295"]
 
@@ -416,3 +417,17 @@ def cgroups(pid: int) -> list[str]:
     """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
     text = try_call(read_file, f"/proc/{pid}/cgroup") or ""
     return [line.partition(":")[2] for line in text.split("\n") if line]  # a cgroup's name may have blanks
+
+
+def cgroup_directory(cgroup: str) -> str | None:
+    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere.
+
+    Raises OSError if that cannot be found out.
+    """
+    controllers, _, path = cgroup.partition(":")
+    if not path.startswith("/") or ".." in path.split("/"):
+        return None
+    name = controllers.partition("name=")[2] or controllers
+    places = (name, name.partition(",")[0]) if name else ("", "unified")
+    directories = (f"{_CGROUPS}/{place}{path}".replace("//", "/") for place in places)
+    return next((path for path in directories if find_directory(path)), None)

@@ -367,7 +367,7 @@ class Reading(NamedTuple):
 
 
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
-    """Read the threads in a cgroup and in those below it. Return None if rare.cgroup_directory does not find it.
+    """Read the threads in a cgroup and in those below it. Return None if system.cgroup_directory does not find it.
 
     What is another container's below it is left out: by a runtime's mark, or as `is_other` tells. A cgroup that
     vanishes during the reading may have moved its threads to one that was read before. So all are read again; if that
@@ -376,7 +376,7 @@ def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None
     reading = None
     for _ in range(_READINGS):
         try:
-            top = rare.cgroup_directory(cgroup)
+            top = system.cgroup_directory(cgroup)
         except OSError:
             return Reading(set(), 1)
         if top is None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from hook import rare, system
+from hook import system
 from hook.context import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
@@ -192,7 +192,7 @@ def explain_outside(number: int, moved: int, pid: int | None = None) -> HookErro
 def _is_frozen(pid: int) -> bool:
     """Whether a process is frozen with its cgroup: by the freezer of cgroup v1 its threads wait in the kernel (D)."""
     names = (name for name in system.cgroups(pid) if name.startswith("freezer:"))
-    places = filter(None, (system.try_call(rare.cgroup_directory, name) for name in names))
+    places = filter(None, (system.try_call(system.cgroup_directory, name) for name in names))
     texts = (system.try_call(files.read_text, f"{place}/freezer.state", files.CONFIGURATION) for place in places)
     return any((text or "").startswith("FR") for text in texts)
 
