@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import errno
 import gzip
-import json
 import os
 import re
 import zlib
@@ -21,42 +20,21 @@ from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from itertools import chain, product
+from itertools import chain
 from operator import add
 from types import SimpleNamespace
 from typing import IO, Any, NamedTuple, TypeVar
 
 from hook import formats, system
 from hook.counters import MILLION
-from hook.names import is_container_id
-from hook.node import files, models
+from hook.node import files
+from hook.node.lines import Job, parse, read_lines, split_line
 from hook.show import Column, Screen, list_pod_names, numbers, to_word
 from hook.show.lists import LIST_HEADS, format_command, format_total, lay_out_uses, rank_use
 from hook.show.snapshot import EVENTS, Total, Uses, to_number
 from hook.words import format_count, name_pod, printable, short_id
 
-LINE = 256 << 10
-"""Bytes of a line, at most: four times as many as a hook writes."""
-_HEAD = b'{"version": 1'
-_BEGIN = re.compile(rb'(\{"version": ?\d)')
-"""How a line begins. Nothing in one has these bytes: JSON escapes the quotes of texts, and the value of a label that is
-called `version` is a text."""
 _BUFFER = 256 << 10
-_NAMES = (
-    *("version", "id", "kind", "key", "namespace", "pod", "labels", "containers", "more_containers"),
-    *("begin", "end", "seconds", "runs", "use", "unknown", "late_cpu_seconds", "reason"),
-)
-_OR_NONE = (str, type(None))
-_SHAPES = {
-    *product(
-        *((int,), (str,), (str,), (str,), _OR_NONE, _OR_NONE, (dict,), (list,), (int,)),
-        *(_OR_NONE, (str,), (float, type(None)), (int,), (dict,), (list,), (float,), _OR_NONE),
-    )
-}
-"""The names and the types of the values in a line as hooks write it."""
-_TEXT, _FLOAT = {str}, {float}
-_MANY, _MOST_USE = 1e9, 1e24
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _AGE = re.compile(r"(\d{1,9})([smhdw])")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
 _FORMS = 'an age (90s, 15m, 12h, 7d, 2w), a date (2026-11-24, 2026-11-24T18:30), today, yesterday or "last night"'
@@ -72,10 +50,6 @@ BY = ("name", "pod", "namespace", "day")
 """What --by adds up by, besides labels: one of such a name is only a filter."""
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 _T = TypeVar("_T")
-
-
-Job = dict[str, Any]
-"""The fields of a line, with all that models.Job has, and nothing else."""
 
 
 class _File(NamedTuple):
@@ -347,64 +321,6 @@ def _read_parts(file: _File) -> Iterator[list[bytes]]:
             raise files.Unreadable(file.name, "empty, and no file of gzip")
         content: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=stream) if head.startswith(b"\x1f\x8b") else stream
         yield from map(split_line, read_lines(content))
-
-
-def read_lines(stream: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
-    """Read lines; of one that is much longer than LINE, its end."""
-    rest = b""
-    while piece := stream.readline(LINE):
-        rest = (rest + piece)[-2 * LINE :]
-        if piece.endswith(b"\n"):
-            yield rest
-            rest = b""
-    yield rest
-
-
-def split_line(line: bytes) -> list[bytes]:
-    """Split a line into its parts, since a torn line may be glued to a whole one. What is before the first is b""."""
-    if line.startswith(_HEAD) and line.find(_HEAD[:-2], 1) < 0:  # the usual line
-        return [line]
-    before, *parts = _BEGIN.split(line)
-    return [*([b""] if before.strip() else []), *map(add, parts[::2], parts[1::2])]
-
-
-def parse(part: bytes) -> Job | None:
-    """Parse a job; None is for what is none."""
-    text = part.strip(b"\0 \t\r\n")
-    try:
-        fields = json.loads(text.decode())
-        job = fields if is_usual(fields) else models.Job.model_validate(fields).model_dump()
-    except (ValueError, RecursionError):
-        return None
-    return job if _TIME.fullmatch(job["end"]) else None
-
-
-def is_usual(fields: object) -> bool:
-    """Return whether the model accepts these fields, and leaves them as they are: it takes longer to say the same.
-
-    False means only that the model has to say it. All that hooks write is usual.
-    """
-    if type(fields) is not dict or (*fields,) != _NAMES or (*map(type, fields.values()),) not in _SHAPES:
-        return False
-    labels, use, containers, seconds = fields["labels"], fields["use"].values(), fields["containers"], fields["seconds"]
-    return (
-        fields["version"] == 1
-        and is_container_id(fields["key"])
-        and 0 <= fields["more_containers"] < _MANY
-        and 0 <= fields["runs"] < _MANY
-        and (seconds is None or 0 <= seconds < _MANY)
-        and 0 <= fields["late_cpu_seconds"] < _MANY
-        and (not labels or _TEXT.issuperset(map(type, labels.values())))
-        and (not fields["unknown"] or _TEXT.issuperset(map(type, fields["unknown"])))
-        and (not use or (_FLOAT.issuperset(map(type, use)) and min(use) >= 0 and sum(use) <= _MOST_USE))  # and not NaN
-        and all(map(_is_usual_container, containers))
-    )
-
-
-def _is_usual_container(container: object) -> bool:
-    if type(container) is not dict or (*container,) != ("id", "name"):
-        return False
-    return type(container["id"]) is str and (container["name"] is None or type(container["name"]) is str)
 
 
 # --- A job

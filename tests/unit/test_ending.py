@@ -22,11 +22,11 @@ from hook.errors import HookError, Reason
 from hook.life_end import MOST_LEFT, count_owed, list_owed
 from hook.models import Index
 from hook.node import records
+from hook.node.lines import is_usual
 from hook.node.models import Job
 from hook.poststop import poststop
 from hook.reconcile import run
 from hook.resctrl import Resctrl
-from hook.show import history
 from hook.show.snapshot import sum_key, take_snapshot
 from hook.store import LockedKey
 from hook.words import explain
@@ -54,7 +54,7 @@ def read(node: Node) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in text.splitlines() if line]
     for line in lines:
         assert Job.model_validate(line).model_dump() == line
-        assert history.is_usual(line), "`history` is slow with others"
+        assert is_usual(line), "`history` is slow with others"
         LINE.validate(line)
     return lines
 

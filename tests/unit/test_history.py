@@ -20,7 +20,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import show, system
 from hook.cli import command_line as cli
-from hook.node import files
+from hook.node import files, lines
 from hook.node.models import Job
 from hook.show import Screen, history
 from tests.support import zones
@@ -95,8 +95,8 @@ LINES: list[tuple[str, bytes, list[int], int]] = [
     ("not a time", line(make(1, end="=NOW()")), [], 1),
     ("a name that looks like a line", line(make(1, 'x{"version":1,"id":"9"}')), [1], 0),
     ("the same name, torn", line(make(1, 'x{"version":1,"id":"9"}'))[:-20] + line(make(2)), [2], 1),
-    ("too long", b"x" * (3 * history.LINE) + b"\n" + WHOLE, [1], 1),
-    ("too long, with a whole glued to it", b"x" * (5 * history.LINE) + WHOLE, [1], 1),
+    ("too long", b"x" * (3 * lines.LINE) + b"\n" + WHOLE, [1], 1),
+    ("too long, with a whole glued to it", b"x" * (5 * lines.LINE) + WHOLE, [1], 1),
     ("a label that is called version", line(make(1, labels={"version": "1"})), [1], 0),
     ("the same, torn, with a whole glued to it", line(make(1, labels={"version": "1"}))[:-20] + WHOLE, [1], 1),
     ("an event without a name", line(make(1, use={"": 5.0})), [1], 0),
@@ -116,8 +116,8 @@ def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
 
 
 def test_a_long_line_takes_little_memory() -> None:
-    stream = io.BytesIO(b"x" * (100 * history.LINE) + b"\n" + WHOLE)
-    assert [len(part) for part in history.read_lines(stream)] == [2 * history.LINE, len(WHOLE), 0]
+    stream = io.BytesIO(b"x" * (100 * lines.LINE) + b"\n" + WHOLE)
+    assert [len(part) for part in lines.read_lines(stream)] == [2 * lines.LINE, len(WHOLE), 0]
 
 
 # --- Files
@@ -515,7 +515,7 @@ def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str]
     ],
 )
 def test_a_job_has_a_name(job: dict[str, Any], name: str) -> None:
-    parsed = history.parse(line(job))
+    parsed = lines.parse(line(job))
     assert parsed is not None
     assert history.name_job(parsed) == name
 
@@ -640,9 +640,9 @@ ODD = [
 
 def test_a_job_is_taken_as_it_is_only_if_the_model_leaves_it_so_and_what_hooks_write_always_is() -> None:
     written = make(1, use={"core_energy": 2.5})
-    assert history.is_usual(written)
+    assert lines.is_usual(written)
     for name, value in product([*written, "more"], ODD):
         fields = {**written, name: value}
-        if history.is_usual(fields):
+        if lines.is_usual(fields):
             assert Job.model_validate(fields).model_dump() == fields
-        assert not history.is_usual({other: written[other] for other in written if other != name}) or name == "more"
+        assert not lines.is_usual({other: written[other] for other in written if other != name}) or name == "more"

@@ -177,7 +177,7 @@ OPENERS |= {"read_text", "ZipFile", "is_zipfile", "TarFile", "FileIO", "NamedTem
 OPENERS |= {"mkstemp", "mmap"}
 MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tokenize", "tomllib", "gzip", "tarfile"}
 ELSEWHERE = {
-    "show/history": {"gzip"},  # of a descriptor that came through the door
+    "node/lines": {"gzip"},  # of a descriptor that came through the door
     "reconcile/rotate": {"gzip"},
     "show/server": {"gzip"},  # of what it sends
     "install/install": {"ZipFile"},  # of bytes that came through the door

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the lines of the history (docs/design.md), and finds its files.
+
+A crash can tear a line, and a disk can damage one. The file is root's, but the names in it are texts of tenants.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import product
+from operator import add
+from typing import IO, Any
+
+from hook.names import is_container_id
+from hook.node import files, models
+
+LINE = 256 << 10
+"""Bytes of a line, at most: four times as many as a hook writes."""
+_HEAD = b'{"version": 1'
+_BEGIN = re.compile(rb'(\{"version": ?\d)')
+"""How a line begins. Nothing in one has these bytes: JSON escapes the quotes of texts, and the value of a label that is
+called `version` is a text."""
+_NAMES = (
+    *("version", "id", "kind", "key", "namespace", "pod", "labels", "containers", "more_containers"),
+    *("begin", "end", "seconds", "runs", "use", "unknown", "late_cpu_seconds", "reason"),
+)
+_OR_NONE = (str, type(None))
+_SHAPES = {
+    *product(
+        *((int,), (str,), (str,), (str,), _OR_NONE, _OR_NONE, (dict,), (list,), (int,)),
+        *(_OR_NONE, (str,), (float, type(None)), (int,), (dict,), (list,), (float,), _OR_NONE),
+    )
+}
+"""The names and the types of the values in a line as hooks write it."""
+_TEXT, _FLOAT = {str}, {float}
+_MANY, _MOST_USE = 1e9, 1e24
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_GZIP = b"\x1f\x8b"
+_NUMBER = re.compile(r"\.(\d{1,9})(?:\.gz)?")
+"""What rotation adds to the name of a file; the oldest has the largest number."""
+
+
+Job = dict[str, Any]
+"""The fields of a line, with all that models.Job has, and nothing else."""
+
+
+def read_lines(stream: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+    """Read lines; of one that is much longer than LINE, its end."""
+    rest = b""
+    while piece := stream.readline(LINE):
+        rest = (rest + piece)[-2 * LINE :]
+        if piece.endswith(b"\n"):
+            yield rest
+            rest = b""
+    yield rest
+
+
+def split_line(line: bytes) -> list[bytes]:
+    """Split a line into its parts, since a torn line may be glued to a whole one. What is before the first is b""."""
+    if line.startswith(_HEAD) and line.find(_HEAD[:-2], 1) < 0:  # the usual line
+        return [line]
+    before, *parts = _BEGIN.split(line)
+    return [*([b""] if before.strip() else []), *map(add, parts[::2], parts[1::2])]
+
+
+def parse(part: bytes) -> Job | None:
+    """Parse a job; None is for what is none."""
+    text = part.strip(b"\0 \t\r\n")
+    try:
+        fields = json.loads(text.decode())
+        job = fields if is_usual(fields) else models.Job.model_validate(fields).model_dump()
+    except (ValueError, RecursionError):
+        return None
+    return job if _TIME.fullmatch(job["end"]) else None
+
+
+def is_usual(fields: object) -> bool:
+    """Return whether the model accepts these fields, and leaves them as they are: it takes longer to say the same.
+
+    False means only that the model has to say it. All that hooks write is usual.
+    """
+    if type(fields) is not dict or (*fields,) != _NAMES or (*map(type, fields.values()),) not in _SHAPES:
+        return False
+    labels, use, containers, seconds = fields["labels"], fields["use"].values(), fields["containers"], fields["seconds"]
+    return (
+        fields["version"] == 1
+        and is_container_id(fields["key"])
+        and 0 <= fields["more_containers"] < _MANY
+        and 0 <= fields["runs"] < _MANY
+        and (seconds is None or 0 <= seconds < _MANY)
+        and 0 <= fields["late_cpu_seconds"] < _MANY
+        and (not labels or _TEXT.issuperset(map(type, labels.values())))
+        and (not fields["unknown"] or _TEXT.issuperset(map(type, fields["unknown"])))
+        and (not use or (_FLOAT.issuperset(map(type, use)) and min(use) >= 0 and sum(use) <= _MOST_USE))  # and not NaN
+        and all(map(_is_usual_container, containers))
+    )
+
+
+def _is_usual_container(container: object) -> bool:
+    if type(container) is not dict or (*container,) != ("id", "name"):
+        return False
+    return type(container["id"]) is str and (container["name"] is None or type(container["name"]) is str)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int | None]]:
+    """Open a file of the history; yield its content, unpacked, and its descriptor if it is not compressed.
+
+    Raises Unreadable, and while it is read OSError, EOFError or zlib.error.
+    """
+    with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as stream:
+        is_packed = stream.read(2) == _GZIP
+        stream.seek(0)
+        yield (gzip.GzipFile(fileobj=stream), None) if is_packed else (stream, descriptor)
+
+
+def list_files(path: str) -> dict[str, os.stat_result]:
+    """List the file of the history and its rotated ones with their status, the oldest first.
+
+    Raises Unreadable if the directory cannot be read.
+    """
+    directory, name = os.path.split(path)
+    numbers = {}
+    for entry in files.list_if_there(directory or "."):
+        rotated = _NUMBER.fullmatch(entry[len(name) :]) if entry.startswith(name) else None
+        if rotated is not None or entry == name:
+            numbers[os.path.join(directory, entry)] = int(rotated[1]) if rotated is not None else 0
+    listed = {}
+    for file in sorted(numbers, key=numbers.__getitem__, reverse=True):
+        with suppress(OSError):  # it was renamed since
+            listed[file] = os.stat(file)
+    return listed
