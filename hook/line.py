@@ -28,17 +28,28 @@ def _had_member(state: KeyState, ended: list[MonGroup]) -> bool:
     )
 
 
-def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix: float) -> dict[str, object]:
+def _find_begin(state: KeyState) -> tuple[str, float | None]:
+    """Return when the run of a key began, by both clocks."""
     returned = state.returned
-    begin = (returned.at, returned.boottime) if returned is not None else (state.created_at, state.created_boottime)
+    return (returned.at, returned.boottime) if returned is not None else (state.created_at, state.created_boottime)
+
+
+def name_run(state: KeyState) -> str:
+    """Return the ID of a key's run, which its line has."""
+    at, boottime = _find_begin(state)
+    name = f"{state.key} {state.created_at} {state.created_boottime} {at} {boottime}"
+    return formats.hash_of(name.encode("utf-8", "replace"))
+
+
+def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix: float) -> dict[str, object]:
+    returned, begin = state.returned, _find_begin(state)
     # What lingered has done nothing since then.
     end = state.lingering_since if state.lingering_since is not None else boottime
-    name = f"{state.key} {state.created_at} {state.created_boottime} {begin[0]} {begin[1]}"
     known, unknown = _sum_use(state, ended)
     late = state.late_cpu - (returned.late_cpu if returned is not None else 0.0)
     return {
         "version": 1,
-        "id": formats.hash_of(name.encode("utf-8", "replace")),
+        "id": name_run(state),
         "kind": state.kind,
         "key": state.key,
         "namespace": state.pod_namespace,

@@ -51,6 +51,12 @@ def _ran_unmonitored(context: Context, failure: Failure, process: Container | Fa
     return failure.kind == "job" or not context.options.strict
 
 
+def name_run(failure: Failure) -> str:
+    """Return the ID of a run that was not monitored, which its line has."""
+    name = f"{failure.container} {failure.pid} {failure.starttime or failure.time}"
+    return formats.hash_of(name.encode("utf-8", "replace"))
+
+
 def _describe(context: Context, failure: Failure) -> dict[str, object]:
     """Describe a run of which each event that adds up is unknown: what the root group counts, this node has."""
     root = context.resctrl
@@ -60,10 +66,9 @@ def _describe(context: Context, failure: Failure) -> dict[str, object]:
         shown = {}
     now, unix = system.boottime(), system.unix_time()
     began = failure.boottime if failure.starttime is None else failure.starttime / system.TICKS
-    name = f"{failure.container} {failure.pid} {failure.starttime or failure.time}"
     return {
         "version": 1,
-        "id": formats.hash_of(name.encode("utf-8", "replace")),
+        "id": name_run(failure),
         "kind": failure.kind or "container",
         "key": failure.key or failure.container,
         "namespace": failure.namespace,

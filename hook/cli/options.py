@@ -244,6 +244,13 @@ ARGUMENTS = {
                 [],
                 _DIRECTORY,
             ),
+            _option(
+                "--sum-label",
+                "NAME",
+                "also add the history up by this label of jobs (repeatable, once)",
+                [],
+                partial(_check, names.check_label),
+            ),
             _option("--live", "FILE", "read the live keys from FILE, a line each (- is stdin), not from processes"),
         ),
     ),

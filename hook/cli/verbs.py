@@ -369,7 +369,7 @@ def doctor(given: Namespace, request: Request) -> int:
 # It asks runtimes for 8 s at most.
 @_verb("reconcile", ALL, limit=Limit(45, 1, "the next run does the rest"))
 def reconcile(given: Namespace, request: Request) -> int:
-    from hook.node import runtimes
+    from hook.node import runtimes, sums
     from hook.reconcile.run import Repairs, plan_repairs, repair
     from hook.reconcile.survey import Scope
 
@@ -377,7 +377,9 @@ def reconcile(given: Namespace, request: Request) -> int:
     # Only if given: `reconcile` alone does not shorten linger times.
     longest = request.hook.linger if "linger" in request.given else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
-    scope = Scope(live, longest, asks)
+    if len(given.sum_label) > sums.MOST_LABELS:
+        raise Usage(f"--sum-label: {sums.MOST_LABELS} at most, since each value of a label has series of its own")
+    scope = Scope(live, longest, asks, given.sum_label)
     if given.dry_run:
         result = plan_repairs(request.hook, scope)
         if not request.is_json:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
 from operator import add
-from typing import IO, Any
+from typing import IO, Any, Union
 
 from hook.names import is_container_id
 from hook.node import files, models
@@ -40,16 +40,18 @@ _SHAPES = {
 _TEXT, _FLOAT = {str}, {float}
 _MANY, _MOST_USE = 1e9, 1e24
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_BUFFER = 256 << 10
 _GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"\.(\d{1,9})(?:\.gz)?")
 """What rotation adds to the name of a file; the oldest has the largest number."""
 
 
+Stream = Union[IO[bytes], gzip.GzipFile]
 Job = dict[str, Any]
 """The fields of a line, with all that models.Job has, and nothing else."""
 
 
-def read_lines(stream: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+def read_lines(stream: Stream) -> Iterator[bytes]:
     """Read lines; of one that is much longer than LINE, its end."""
     rest = b""
     while piece := stream.readline(LINE):
@@ -108,15 +110,15 @@ def _is_usual_container(container: object) -> bool:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int | None]]:
-    """Open a file of the history; yield its content, unpacked, and its descriptor if it is not compressed.
+def opened(path: str) -> Iterator[tuple[Stream, int, bool]]:
+    """Open a file of the history; yield its content, unpacked, its descriptor, and whether it is compressed.
 
     Raises Unreadable, and while it is read OSError, EOFError or zlib.error.
     """
-    with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as stream:
+    with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", _BUFFER, closefd=False) as stream:
         is_packed = stream.read(2) == _GZIP
         stream.seek(0)
-        yield (gzip.GzipFile(fileobj=stream), None) if is_packed else (stream, descriptor)
+        yield gzip.GzipFile(fileobj=stream) if is_packed else stream, descriptor, is_packed
 
 
 def list_files(path: str) -> dict[str, os.stat_result]:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hook.models import Key, Model, Natural, Seconds, Version
+from hook.models import Counters, Key, Model, Natural, Seconds, Version
 from hook.validation import MOST_NATURAL
 
 
@@ -138,6 +138,64 @@ class Job(Model):
     unknown: list[str] = Field([], description="events of which a part, or all, is unknown")
     late_cpu_seconds: Seconds = Field(0.0, description="CPU time of its tasks before they were in its group")
     reason: str | None = Field(None, description="why it ran unmonitored, so that its use is unknown; null: it did not")
+
+
+class Sum(Model):
+    """What all runs of a namespace, or with a value of a label, add up to."""
+
+    # known use by event, as a counter's text in base units
+    use: Counters = {}
+    # the runs of which a part of the use is unknown
+    unknown_runs: Natural = 0
+    # Unix time (s) from which reconcile has known each event: `show` lets its series begin at 0 then
+    since: dict[str, Seconds] = {}
+
+
+class SummedLine(Model):
+    """A line that a later one with its ID may replace: what was added for it."""
+
+    key: str
+    # that of its failure's record, which its line outlives; None: it was monitored
+    container: str | None = None
+    namespace: str = ""
+    # those that are added up
+    labels: dict[str, str] = {}
+    use: Counters = {}
+    is_unknown: bool = False
+    written: str | None = None
+    # Unix time (s) at which it was added
+    at: Seconds = 0.0
+
+
+class SummedFile(Model):
+    """A file of the history, and how far it has been added up. Its first line names it; rotation changes all else."""
+
+    # a hash of that line
+    head: str
+    # behind the last line that has been added
+    offset: Natural = 0
+    # those of the file when it had been read to its end; 0: it has not
+    inode: Natural = 0
+    size: Natural = 0
+    # the time of its last change, in nanoseconds
+    changed: Natural = 0
+
+
+class Sums(Model):
+    """The file `sums.json` beside the history: what its lines add up to, by namespace, and by labels of jobs."""
+
+    version: Version = 1
+    # how far the files have been read, in the order in which they were last there
+    files: list[SummedFile] = []
+    # Whether that was to their ends. If not, reconcile goes on, and the sums are not shown yet.
+    is_whole: bool = False
+    # while that is so: the IDs that several lines have
+    repeated: list[str] = []
+    namespaces: dict[str, Sum] = {}
+    # by the name of a label and by its value
+    labels: dict[str, dict[str, Sum]] = {}
+    # by ID, the lines whose runs are still on record, and those that were just added
+    recent: dict[str, SummedLine] = {}
 
 
 class HookProgram(Model):

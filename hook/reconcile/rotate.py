@@ -20,8 +20,7 @@ from contextlib import suppress
 from typing import IO
 
 from hook import system
-from hook.models import Options
-from hook.node import files, paths
+from hook.node import files
 
 LARGEST = 64 << 20
 """Bytes of the file of the history at which a new one begins."""
@@ -29,13 +28,6 @@ MOST_FILES = 12
 """Files beside that one."""
 _PIECE = 1 << 20
 _PACKED = ".gz"
-
-
-def find_history(options: Options) -> str:
-    """Return the history of a node: that of its hooks, or else that of its jobs. It is empty if there is none."""
-    if options.history or options.run_dir != Options().run_dir:
-        return options.history
-    return paths.HISTORY
 
 
 def rotate(history: str) -> bool:

@@ -21,13 +21,14 @@ from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.key import settle
 from hook.models import KeyState, Options, State
-from hook.node import podman, processes, records, runtimes, unhooked
+from hook.node import podman, processes, records, runtimes, sums, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
 from hook.reconcile.act import carry_out, end_key, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, finish
 from hook.reconcile.record import LateCpu, change_record
-from hook.reconcile.rotate import LARGEST, find_history, rotate
+from hook.reconcile.rotate import LARGEST, rotate
+from hook.reconcile.sums import keep_sums
 from hook.reconcile.survey import ALL, ListStates, Scope, Survey
 from hook.store import RunDir
 from hook.words import explain, format_count, printable, short_id, who
@@ -136,9 +137,19 @@ class Repairs:
         self.work_through(survey, actions)
         self.outside.update((done.action.container, done.outside) for done in self.outcomes[before:] if done.outside)
 
+    def keep_sums(self, survey: Survey, labels: Collection[str]) -> None:
+        """Bring the sums of the history up to date."""
+        path, problem = sums.locate(sums.find_history(survey.context.options)), None
+        try:
+            said = keep_sums(survey.context, survey.states.values(), labels)
+        except (HookError, OSError) as error:
+            said, problem = ["its lines are not added up"], _word(error)
+        if said:
+            self._end(Outcome(Action("sum", path=path, why="; ".join(said)), problem))
+
     def rotate(self, options: Options) -> None:
         """Start a new file of the history if it is large."""
-        path, problem = find_history(options), None
+        path, problem = sums.find_history(options), None
         try:
             done = bool(path) and rotate(path)
         except OSError as error:
@@ -226,6 +237,8 @@ def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None)
         for line in report.sum_up_failures(context.run):
             report.send_to_syslog(line)
         survey = _repair(lambda: Survey(context, late, scope), scope.asks, done)
+        # First: of a file that has gone nothing can be added up.
+        done.keep_sums(survey, scope.sum_labels)
         done.rotate(context.options)
         elsewhere = Counter[str]()
         for place in survey.whereabouts.values():

@@ -24,12 +24,14 @@ ListStates = Callable[[Collection[str]], Answers]
 
 
 class Scope(NamedTuple):
-    """What a run is about, besides its options: which keys live, for how long, and what it adopts."""
+    """What a run is about, besides its options: which keys live, for how long, what it adopts, how it adds up."""
 
     live: Collection[str] | None = None  # the keys that live; if it is None, a key is live if a member is
     linger: int | None = None  # a limit on the linger time in each key's record, in seconds
     # Asks for the OCI states of all containers except those that are known, for adoption.
     asks: ListStates | None = None
+    # The labels of jobs by which the history is added up; none: those of before.
+    sum_labels: Collection[str] = ()
 
 
 ALL = Scope()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from fetch import provision
 from tests import faults
-from tests.faults import commands, hook_coverage, mutants, processes, simulated
+from tests.faults import commands, hook_coverage, mutants, processes, simulated, sums
 from tests.faults.campaign import Campaign
 from tests.support.tables import as_markdown
 
@@ -18,6 +18,7 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "syscalls": processes.fail_calls,
     "limits": processes.limit,
     "run": commands.run,
+    "sums": sums.run,
     "simulate": simulated.run,
     "coverage": hook_coverage.run,
     "mutants": mutants.run,

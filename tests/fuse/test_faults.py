@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from fetch import provision
-from tests.faults import commands, processes
+from tests.faults import commands, processes, sums
 from tests.faults.campaign import Campaign
 from tests.support.hook import shipped
 
@@ -57,3 +57,8 @@ def test_some_have_few_descriptors_or_little_memory() -> None:
 def test_command_runs_if_some_calls_of_run_fail_or_little_is_left_and_not_if_run_is_killed() -> None:
     with some("run", 25) as campaign:
         commands.run(campaign)
+
+
+def test_no_line_is_lost_or_counted_twice_if_reconcile_is_killed_while_it_adds_up() -> None:
+    with some("sums", 12) as campaign:
+        sums.run(campaign)
