@@ -62,11 +62,20 @@ def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix:
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
         # Of a job, how many processes joined, one after another or side by side.
         "runs": max(state.runs, len(state.left) + state.left_more) if state.kind == "job" else state.runs,
-        "use": {event: max(value, 0) / counters.MILLION for event, value in sorted(known.items())},
+        "use": _to_units(known),
         "unknown": sorted(unknown),
         "late_cpu_seconds": round(max(late, 0.0), 3),
         "reason": None,
     }
+
+
+def sum_run(state: KeyState, groups: list[MonGroup]) -> dict[str, float]:
+    """Return the known use of a run that ends with these groups, as its line has it."""
+    return _to_units(_sum_use(state, groups)[0])
+
+
+def _to_units(known: dict[str, int]) -> dict[str, float]:
+    return {event: max(value, 0) / counters.MILLION for event, value in sorted(known.items())}
 
 
 def _sum_use(state: KeyState, ended: list[MonGroup]) -> tuple[dict[str, int], set[str]]:

@@ -301,19 +301,29 @@ _METRICS = Limit(45, 2, "the metrics are not complete")
 
 @_verb("metrics", limit=_METRICS, exclusive=("textfile", "listen", "json"))
 def metrics(given: Namespace, request: Request) -> None:
+    from hook.node.sums import find_history
     from hook.show import prometheus, snapshot
+    from hook.show.bill import read_bill
 
     if given.created and given.listen is None:
         raise Usage("--created needs --listen: only OpenMetrics has these samples")
 
     def measure(former: Former | None = None) -> list[Family]:
         node = snapshot.take_snapshot(request.hook, has_uncharged=True)
-        return prometheus.make_families(node, former, has_created=given.created)
+        bill = read_bill(request.hook, node.keys)
+        return prometheus.make_families(node, former, bill, has_created=given.created)
 
     if given.listen is not None:
         from hook.show import server
 
-        server.serve(parse_address(given.listen), measure, show.write)
+        shown = prometheus.Shown(find_history(request.hook))
+
+        def measure_further(former: Former) -> list[Family]:
+            families = measure(shown.add(former))
+            shown.keep(families)
+            return families
+
+        server.serve(parse_address(given.listen), measure_further, show.write)
     elif given.textfile is not None:
         families = measure(prometheus.read_former(given.textfile))
         prometheus.write_textfile(given.textfile, prometheus.format_text(families))

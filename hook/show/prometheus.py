@@ -15,17 +15,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import starmap
+from itertools import chain, starmap
 
-from hook import __version__, counters, rare, system
-from hook.errors import Reason, as_hook_error
+from hook import __version__, counters, rare, report, system
+from hook.errors import HookError, Reason, as_hook_error
 from hook.labels import read_labels
 from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
+from hook.node.sums import RUNS
 from hook.reconcile.diagnose import VERBS
 from hook.show import NOTHING
+from hook.show.bill import Bill, Samples
 from hook.show.snapshot import EVENTS, Event, Group, Inventory, SeenKey, get_event, to_number
-from hook.words import printable
+from hook.words import explain, printable
 
 Labels = tuple[tuple[str, str], ...]
 Numbers = Mapping[Labels, float]
@@ -35,6 +37,8 @@ Series = tuple[str, Labels]
 PREFIX = "resctrl_mon_"
 NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
+_BILLED = (PREFIX + "namespace_", PREFIX + "label_")
+SHOWN = "shown.prom"
 _STATES = ("live", "taken", "lingering", "completed", "recovering")  # a missing group counts as live
 _LIMIT = 64 << 20
 _MOST = 1 << 64  # the kernel's counters are smaller
@@ -62,7 +66,9 @@ class Family:
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
-def make_families(node: Inventory, former: Former | None = None, *, has_created: bool = False) -> list[Family]:
+def make_families(
+    node: Inventory, former: Former | None = None, bill: Bill | None = None, *, has_created: bool = False
+) -> list[Family]:
     """Make all metrics. No counter dips below the `former` samples, which were exported before.
 
     With `has_created` OpenMetrics gets the time at which each counter of a key was 0.
@@ -73,8 +79,35 @@ def make_families(node: Inventory, former: Former | None = None, *, has_created:
     uses = _sum_keys(keys)
     families = [*_make_event_families(uses, PREFIX, "", former, has_created=has_created)]
     families += _make_event_families(_list_uncharged(node), NODE, ", of tasks in no mon_group", former)
+    families += make_bill(bill, former) if bill is not None else ()
     families += starmap(_make_family, [*_measure_more(node, keys, uses), *_measure_health(node)])
     return [family for family in families if family.samples]
+
+
+def make_bill(bill: Bill, former: Former) -> list[Family]:
+    """Make the counters that bill. None of them ever falls: Prometheus would take the whole bill for growth."""
+    by_namespace: dict[Labels, Samples] = {
+        (("namespace", printable(name)),): samples for name, samples in bill.namespaces.items()
+    }
+    by_label: dict[Labels, Samples] = {
+        (("label", name), ("value", printable(value))): samples for (name, value), samples in bill.labels.items()
+    }
+    families = []
+    for what, parts in (("namespace", by_namespace), ("label", by_label)):
+        for name in dict.fromkeys(chain(EVENTS, *parts.values())):
+            event = _describe_event(name)
+            if name != RUNS and not event.gauge:
+                meaning = f"{event.meaning[0].upper()}{event.meaning[1:]}, in {event.unit}, of all runs of a {what}"
+                families.append(_make_bill(f"{PREFIX}{what}_{event.metric}", meaning, parts, name, former))
+    meaning = "Runs of a namespace that have ended and of which a part of the use is unknown"
+    return [*families, _make_bill(f"{PREFIX}namespace_unknown_runs_total", meaning, by_namespace, RUNS, former)]
+
+
+def _make_bill(name: str, meaning: str, parts: Mapping[Labels, Samples], event: str, former: Former) -> Family:
+    samples = {labels: values[event] for labels, values in parts.items() if event in values}
+    held = {labels: former.samples.get((name, labels), 0) for labels in samples}
+    believed = {labels: value if value < _MOST_BELIEVED else 0 for labels, value in held.items()}
+    return Family(name, meaning, {labels: max(value, believed[labels]) for labels, value in samples.items()})
 
 
 def count_dropped(counts: dict[str, int]) -> Family:
@@ -175,6 +208,37 @@ def read_former(path: str) -> Former:
             labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(sample[2] or ""))
             former.samples[sample[1], labels] = int(sample[3]) if sample[3].isdecimal() else value
     return former
+
+
+class Shown:
+    """The counters that bill, as the endpoint has last shown them, in a file beside the history.
+
+    So none of them falls after a restart, also not after a power cut that has taken use which was shown already. The
+    file is written before they are shown.
+    """
+
+    def __init__(self, history: str) -> None:
+        self._path = os.path.join(os.path.dirname(history), SHOWN)
+        self._samples = read_former(self._path).samples if history else {}
+        self._has_failed = False
+
+    def add(self, former: Former) -> Former:
+        """Add what was shown of these counters to the former samples."""
+        return Former(former.age, {**self._samples, **former.samples})
+
+    def keep(self, families: Iterable[Family]) -> None:
+        """Keep what is shown now. If that fails, this is said once."""
+        billed = [family for family in families if family.name.startswith(_BILLED)]
+        samples = keep_former(billed, 0.0).samples
+        if not samples or samples == self._samples:
+            return
+        self._samples = samples
+        try:
+            write_textfile(self._path, format_text(billed))
+        except HookError as error:
+            if not self._has_failed:
+                report.write_line(f"the counters that bill may fall after a restart: {explain(error)}", to_syslog=False)
+            self._has_failed = True
 
 
 # --- The use of keys, and of tasks that are in no key's group

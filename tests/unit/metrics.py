@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from hook.models import Failure, KeyState, MonGroup
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
+from hook.node.sums import RUNS
+from hook.show.bill import Bill
 from hook.show.prometheus import PREFIX, count_dropped, make_families
 from hook.show.snapshot import EVENTS, Group, Inventory, Rmids, SeenKey
 
@@ -48,5 +50,11 @@ EVERYTHING = make_inventory(
     dropped_snapshots=0,
     uncharged={"/": _COUNTERS},
 )
-FAMILIES = {family.name: family for family in [*make_families(EVERYTHING), count_dropped({"too_many": 1})]}
-OF_EVENTS = {PREFIX + part + event.metric for event in EVENTS.values() for part in ("", "node_")}
+_SAMPLES = {RUNS: 1.0, **dict.fromkeys(EVENTS, 1.0)}
+BILL = Bill({"n": _SAMPLES}, {("user", "ann"): _SAMPLES})
+FAMILIES = {family.name: family for family in [*make_families(EVERYTHING, None, BILL), count_dropped({"too_many": 1})]}
+OF_EVENTS = {
+    PREFIX + part + event.metric
+    for event in EVENTS.values()
+    for part in ("", "node_", *(() if event.gauge else ("namespace_", "label_")))
+}

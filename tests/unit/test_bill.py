@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The counters that bill: no use twice, none left out, and no sample that falls, whatever ends, rotates or restarts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook import ending, life_end, rare, system
+from hook.models import KeyState, Member, MonGroup, Owed
+from hook.node import sums
+from hook.reconcile.sums import keep_sums
+from hook.show.bill import Bill, read_bill
+from hook.show.prometheus import SHOWN, Former, Shown, keep_former, make_bill
+from hook.show.snapshot import Group, SeenKey
+from hook.validation import replace
+from tests.unit.lines import make, make_pod
+from tests.unit.test_sums import Kept, use
+
+ENERGY = "mon_PERF_PKG_00/core_energy"
+METRIC = "resctrl_mon_namespace_core_energy_joules_total"
+LATER = 61.0
+
+
+class Billed(Kept):
+    """A node whose history reconcile adds up, and what its keys show."""
+
+    def __init__(self, top: Path) -> None:
+        super().__init__(top)
+        self.now = 1_795_000_000.0
+        self.keys: list[SeenKey] = []
+
+    def run(self, key: str = "web", namespace: str | None = "shop", used: str = "2.5", **more: Any) -> KeyState:  # noqa: ANN401
+        """A run of a key is on record, and its group shows this."""
+        group = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={ENERGY: "1"}, inode=1)
+        fields: dict[str, Any] = {
+            "created_at": "2026-11-18T11:00:00Z",
+            "created_boottime": 5.0,
+            "history_file": str(self.file),
+        }
+        state = KeyState(key=key, kind="pod", pod_namespace=namespace, groups=[group], **{**fields, **more})
+        state = replace(state, members={"c1": Member(pid=7, starttime=9, group=group.path)})
+        now = {ENERGY: str(float(used) + 1)}
+        self.keys = [SeenKey(state, [Group(group, exists=True, now=now)], {})]
+        with self.context.run.lock(key, system.monotonic()) as locked:
+            locked.commit(state)
+        return state
+
+    def end(self, state: KeyState, used: str = "2.5") -> str:
+        """Return the line of its end."""
+        left = life_end.leave(state, state.members, stops=True)
+        ended = life_end.finish(left.groups[0], {ENERGY: str(float(used) + 1)})
+        (text,) = ending.make_line(left, [ended], 9.0, self.now)
+        return text
+
+    def forget(self) -> None:
+        self.keys = []
+        with self.context.run.lock("web", system.monotonic()) as locked:
+            locked.clear()
+
+    def keep_all(self) -> list[str]:
+        """What reconcile does."""
+        return keep_sums(self.context, [key.state for key in self.keys], ())
+
+    def bill(self) -> Bill:
+        shown = read_bill(self.context.options, self.keys)
+        assert shown is not None
+        return shown
+
+    def shown(self, namespace: str = "shop") -> float | None:
+        return self.bill().namespaces.get(namespace, {}).get("core_energy")
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Billed:
+    node = Billed(tmp_path)
+    monkeypatch.setattr(system, "unix_time", lambda: node.now)
+    node.keep_all()
+    return node
+
+
+STEPS = ["line", "sum", "forget", "sum", "rotate", "later", "sum"]
+
+
+@pytest.mark.parametrize("sums_also", [False, True], ids=["", "reconcile after each step"])
+def test_a_run_counts_by_its_record_then_by_its_line_and_never_by_both(node: Billed, *, sums_also: bool) -> None:
+    node.append(make_pod(1, "shop", "before", use=use(10)))
+    state = node.run()
+    node.keep_all()
+    node.now += LATER
+    assert node.shown() == 12.5
+    for step in STEPS:
+        if step == "line":
+            rare.append_lines(str(node.file), [node.end(state)])
+        elif step == "forget":
+            node.forget()
+        elif step == "rotate":
+            node.rotate()
+        elif step == "later":
+            node.now += 3600
+        if step == "sum" or sums_also:
+            node.keep_all()
+        assert node.shown() == 12.5, step
+
+
+def test_a_record_that_was_read_before_the_run_was_added_up_and_forgotten_counts_once(node: Billed) -> None:
+    """A scrape reads the records, then waits; a hook ends the key, and reconcile adds its line up."""
+    state = node.run()
+    node.keep_all()
+    node.now += LATER
+    keys = node.keys
+    rare.append_lines(str(node.file), [node.end(state)])
+    node.forget()
+    node.keep_all()
+    node.keys = keys
+    assert node.shown() == 2.5
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_line_that_waits_counts_once(node: Billed, *, is_written: bool) -> None:
+    state = node.run()
+    node.keep_all()
+    node.now += LATER
+    text = node.end(state)
+    owed = replace(state, members={}, completed_at="2026-11-18T11:10:00Z", owed=Owed(lines=[text], why="?: EROFS"))
+    node.keys = [SeenKey(owed, [], {})]
+    if is_written:
+        rare.append_lines(str(node.file), [text])
+    assert node.shown() == 2.5
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"history_file": ""}, {"history_file": "/elsewhere/h.jsonl"}, {"completed_at": "2026-11-18T11:10:00Z"}],
+    ids=["without a history", "of another history", "completed"],
+)
+def test_a_run_that_has_no_line_to_come_in_this_history_is_not_counted(node: Billed, more: dict[str, str]) -> None:
+    node.append(make_pod(1, "shop", "before", use=use(10)))
+    node.keep_all()
+    node.now += LATER
+    node.run(**more)
+    assert node.shown() == 10
+
+
+def test_labels_are_those_that_reconcile_adds_up(node: Billed) -> None:
+    node.keep("user")
+    node.run(namespace=None, job_labels={"user": "ann", "task": "t"})
+    node.append(make(9, kind="job", labels={"user": "bob"}, use=use(4)))
+    node.keep_all()
+    node.now += LATER
+    shown = node.bill()
+    assert {label: samples["core_energy"] for label, samples in shown.labels.items()} == {
+        ("user", "ann"): 2.5,
+        ("user", "bob"): 4,
+    }
+    assert shown.namespaces[""]["core_energy"] == 6.5
+
+
+def test_a_new_series_is_0_for_a_minute_and_at_least_until_reconcile_has_seen_it(node: Billed) -> None:
+    """increase() does not see the first value of a series."""
+    node.run()
+    assert node.shown() == 0
+    node.now += 3600
+    assert node.shown() == 0
+    node.keep_all()
+    for seconds, value in ((0.0, 0), (59.0, 0), (2.0, 2.5)):
+        node.now += seconds
+        assert node.shown() == value
+    # A pod that lived for an instant between two runs of reconcile; and runs of which a part is unknown.
+    node.append(make_pod(2, "lab", "short", use=use(7), unknown=["core_energy"]))
+    assert [node.shown("lab"), node.bill().namespaces["lab"][sums.RUNS]] == [0, 0]
+    node.keep_all()
+    node.now += LATER
+    assert [node.shown("lab"), node.bill().namespaces["lab"][sums.RUNS]] == [7, 1]
+
+
+def test_what_had_ended_long_before_there_were_sums_is_the_first_value(node: Billed) -> None:
+    """From 0 it would be growth, and a month's use would be billed in the minute of an upgrade."""
+    Path(sums.locate(str(node.file))).unlink()
+    node.append(make_pod(1, "shop", "old", use=use(10)))
+    node.keep_all()
+    assert node.shown() == 10
+
+
+@pytest.mark.parametrize("how", ["none", "damaged", "half made"])
+def test_without_whole_sums_there_is_no_bill(node: Billed, how: str) -> None:
+    path = Path(sums.locate(str(node.file)))
+    if how == "none":
+        path.unlink()
+    else:
+        path.write_text("{" if how == "damaged" else json.dumps({**json.loads(path.read_text()), "is_whole": False}))
+    assert read_bill(node.context.options, node.keys) is None
+
+
+def test_no_sample_falls_while_the_endpoint_runs_or_after_its_restart(node: Billed) -> None:
+    """A power cut took what had been shown: from a lower value Prometheus would count the whole bill once more."""
+    node.run(used="9")
+    node.keep_all()
+    node.now += LATER
+    for used, value in (("9", 9), ("4", 9), ("9.5", 9.5), ("5", 9.5)):
+        node.run(used=used)
+        shown = Shown(str(node.file))  # it has started again
+        families = make_bill(node.bill(), shown.add(Former()))
+        shown.keep(families)
+        assert keep_former(families, 0.0).samples[METRIC, (("namespace", "shop"),)] == value
+    text = (node.file.parent / SHOWN).read_text()
+    assert f'{METRIC}{{namespace="shop"}} 9.5' in text
+
+
+def test_what_cannot_be_kept_is_said_once(node: Billed, complaints: list[str]) -> None:
+    node.run()
+    shown = Shown(str(node.file))
+    (node.file.parent / SHOWN).mkdir()
+    for used in ("1", "2"):
+        node.run(used=used)
+        node.keep_all()
+        node.now += LATER
+        shown.keep(make_bill(node.bill(), Former()))
+    assert [text.partition(":")[0] for text in complaints] == ["the counters that bill may fall after a restart"]
