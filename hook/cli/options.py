@@ -251,6 +251,13 @@ ARGUMENTS = {
                 [],
                 partial(_check, names.check_label),
             ),
+            _option(
+                "--checkpoint",
+                "SECONDS",
+                "save so often what runs, in case of a power cut; 0: never",
+                300,
+                partial(_read_number, 0, 0, 86400),
+            ),
             _option("--live", "FILE", "read the live keys from FILE, a line each (- is stdin), not from processes"),
         ),
     ),

@@ -389,7 +389,7 @@ def reconcile(given: Namespace, request: Request) -> int:
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
     if len(given.sum_label) > sums.MOST_LABELS:
         raise Usage(f"--sum-label: {sums.MOST_LABELS} at most, since each value of a label has series of its own")
-    scope = Scope(live, longest, asks, given.sum_label)
+    scope = Scope(live, longest, asks, given.sum_label, given.checkpoint)
     if given.dry_run:
         result = plan_repairs(request.hook, scope)
         if not request.is_json:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hook.models import Counters, Key, Model, Natural, Seconds, Version
+from hook.models import Counters, Key, Model, Natural, Pid, Seconds, Version
 from hook.validation import MOST_NATURAL
 
 
@@ -181,6 +181,22 @@ class SummedFile(Model):
     changed: Natural = 0
 
 
+class RunProcess(Model):
+    """A process of a run: its pid and its start time, as in Member."""
+
+    pid: Pid
+    starttime: Natural
+
+
+class SavedRun(Model):
+    """A run as it was at the last checkpoint: the line that it would have had, had it ended then."""
+
+    key: Key
+    line: str
+    # its processes of that boot
+    processes: list[RunProcess] = []
+
+
 class Sums(Model):
     """The file `sums.json` beside the history: what its lines add up to, by namespace, and by labels of jobs."""
 
@@ -196,6 +212,12 @@ class Sums(Model):
     labels: dict[str, dict[str, Sum]] = {}
     # by ID, the lines whose runs are still on record, and those that were just added
     recent: dict[str, SummedLine] = {}
+    # by ID, the runs that have no line yet, as they were at the last checkpoint
+    saved: dict[str, SavedRun] = {}
+    # its Unix time (s)
+    saved_at: Seconds = 0.0
+    # the boot that it is of
+    boot: str = ""
 
 
 class HookProgram(Model):

@@ -142,6 +142,7 @@ class Ledger:
         }
         self.namespaces = {name: _open_account(total) for name, total in sums.namespaces.items()}
         self.recent = dict(sums.recent)
+        self.saved, self.saved_at, self.boot = dict(sums.saved), sums.saved_at, sums.boot
         self.is_whole = sums.is_whole
         self.repeated = {*sums.repeated}
         self._loose = deque[str]()  # the runs in `recent` that are there only until there are many later ones
@@ -162,6 +163,9 @@ class Ledger:
                 for name, values in self.labels.items()
             },
             recent=self.recent,
+            saved=self.saved,
+            saved_at=self.saved_at,
+            boot=self.boot,
         )
 
     def list_accounts(self) -> Iterator[Account]:
@@ -205,6 +209,7 @@ class Ledger:
             account.add(line)
             if job["end"] < how.old_before:
                 account.know(line.use, 0.0)
+        self.saved.pop(job["id"], None)
         self.recent.pop(job["id"], None)  # the last one is at the end
         self.recent[job["id"]] = line
 

@@ -137,11 +137,11 @@ class Repairs:
         self.work_through(survey, actions)
         self.outside.update((done.action.container, done.outside) for done in self.outcomes[before:] if done.outside)
 
-    def keep_sums(self, survey: Survey, labels: Collection[str]) -> None:
+    def keep_sums(self, survey: Survey, scope: Scope) -> None:
         """Bring the sums of the history up to date."""
         path, problem = sums.locate(sums.find_history(survey.context.options)), None
         try:
-            said = keep_sums(survey.context, survey.states.values(), labels)
+            said = keep_sums(survey.context, survey.states.values(), scope.sum_labels, scope.checkpoint)
         except (HookError, OSError) as error:
             said, problem = ["its lines are not added up"], _word(error)
         if said:
@@ -238,7 +238,7 @@ def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None)
             report.send_to_syslog(line)
         survey = _repair(lambda: Survey(context, late, scope), scope.asks, done)
         # First: of a file that has gone nothing can be added up.
-        done.keep_sums(survey, scope.sum_labels)
+        done.keep_sums(survey, scope)
         done.rotate(context.options)
         elsewhere = Counter[str]()
         for place in survey.whereabouts.values():

@@ -32,6 +32,8 @@ class Scope(NamedTuple):
     asks: ListStates | None = None
     # The labels of jobs by which the history is added up; none: those of before.
     sum_labels: Collection[str] = ()
+    # After how many seconds what runs is saved beside the history; 0: never.
+    checkpoint: float = 300
 
 
 ALL = Scope()

@@ -62,10 +62,13 @@ def read_bill(options: Options, keys: Iterable[SeenKey]) -> Bill | None:
 
 def _list_unwritten(ledger: Ledger, history: str, keys: Iterable[SeenKey]) -> Iterator[SummedLine]:
     """List what runs have used that have no line in the files yet."""
+    seen = set(ledger.recent)
     for key in keys:
         state = key.state
+        seen.add(ending.name_run(state))
         for waiting in life_end.list_owed(state):
             for job in _parse(waiting.lines if waiting.file == history else ()):
+                seen.add(job["id"])
                 if job["id"] not in ledger.recent:
                     yield ledger.describe(job)
         if state.completed_at is None and state.history_file == history and name_run(state) not in ledger.recent:
@@ -78,6 +81,10 @@ def _list_unwritten(ledger: Ledger, history: str, keys: Iterable[SeenKey]) -> It
                 # As a line has it, so that it does not fall at its end.
                 use={event: counters.format_number(round(value * counters.MILLION)) for event, value in known.items()},
             )
+
+    # Their records are lost; reconcile writes their lines once their processes are gone.
+    for job in _parse(saved.line for run, saved in ledger.saved.items() if run not in seen):
+        yield ledger.describe(job)
 
 
 def _parse(texts: Iterable[str]) -> Iterator[Job]:

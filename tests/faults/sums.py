@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reconcile adds up the history, and is killed at each of its system calls there.
+"""reconcile adds up the history, writes the line of a run that a power cut took, and is killed at each call of that.
 
 What must hold: the next reconcile leaves sums that have each line once, whatever the killed one has left.
 """
@@ -27,7 +27,7 @@ from tests.support.hook import Hook, Outcome, finish
 
 AGAIN = 2
 """A run that is written twice: its later line counts."""
-USE = {1: 10, AGAIN: 25, 3: 40, 4: 80, 5: 160}
+USE = {1: 10, AGAIN: 25, 3: 40, 4: 80, 5: 160, 6: 320}
 
 
 def run(campaign: Campaign) -> None:
@@ -58,13 +58,24 @@ class History:
         self._append(5)
         with self.file.open("a") as file:
             file.write('{"version": 1, "id"')
+        self._lose(6)
         shutil.copytree(self._top, self._first)
 
-    def _append(self, number: int, **use: float) -> None:
+    @staticmethod
+    def _describe(number: int, **use: float) -> str:
         line = {"version": 1, "id": f"{number:016x}", "kind": "pod", "key": f"key-{number}", "namespace": "shop"}
         energy = {"core_energy": use.get("use", USE[number])}
+        return json.dumps({**line, "end": "2026-11-17T01:02:03Z", "use": energy, "unknown": []})
+
+    def _append(self, number: int, **use: float) -> None:
         with self.file.open("a") as file:
-            file.write(json.dumps({**line, "end": "2026-11-17T01:02:03Z", "use": energy}) + "\n")
+            file.write(self._describe(number, **use) + "\n")
+
+    def _lose(self, number: int) -> None:
+        """A run was saved at a checkpoint of another boot."""
+        path = self._top / "sums.json"
+        saved = {f"{number:016x}": {"key": f"key-{number}", "line": self._describe(number), "processes": []}}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "saved": saved, "boot": "another"}))
 
     def _reconcile(self, *strace: str) -> Outcome:
         wrapper = ["strace", "-q", "-y", "-e", "signal=none", "-o", str(self._trace), *strace] if strace else []
@@ -94,6 +105,7 @@ class History:
         self._expect_sums(self._reconcile(), sum(USE.values()))
         self._append(1)  # once more, as a hook that was killed does
         self._expect_sums(self._reconcile(), sum(USE.values()))
+        assert self.file.read_text().count(f'"id": "{6:016x}"') == 1
         assert {path.name for path in self._top.iterdir()} - {path.name for path in self._first.iterdir()} == set()
 
     def _expect_sums(self, outcome: Outcome, energy: float) -> None:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hook import ending, life_end, rare, system
+from hook.errors import HookError
 from hook.models import KeyState, Member, MonGroup, Owed
 from hook.node import sums
 from hook.reconcile.sums import keep_sums
@@ -18,6 +20,7 @@ from hook.show.prometheus import SHOWN, Former, Shown, keep_former, make_bill
 from hook.show.snapshot import Group, SeenKey
 from hook.validation import replace
 from tests.unit.lines import make, make_pod
+from tests.unit.simulated import fails
 from tests.unit.test_sums import Kept, use
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
@@ -32,6 +35,7 @@ class Billed(Kept):
         super().__init__(top)
         self.now = 1_795_000_000.0
         self.keys: list[SeenKey] = []
+        self.boot, self.counter = "1", "1"
 
     def run(self, key: str = "web", namespace: str | None = "shop", used: str = "2.5", **more: Any) -> KeyState:  # noqa: ANN401
         """A run of a key is on record, and its group shows this."""
@@ -42,7 +46,8 @@ class Billed(Kept):
             "history_file": str(self.file),
         }
         state = KeyState(key=key, kind="pod", pod_namespace=namespace, groups=[group], **{**fields, **more})
-        state = replace(state, members={"c1": Member(pid=7, starttime=9, group=group.path)})
+        if not state.members:
+            state = replace(state, members={"c1": Member(pid=7, starttime=9, group=group.path)})
         now = {ENERGY: str(float(used) + 1)}
         self.keys = [SeenKey(state, [Group(group, exists=True, now=now)], {})]
         with self.context.run.lock(key, system.monotonic()) as locked:
@@ -220,3 +225,142 @@ def test_what_cannot_be_kept_is_said_once(node: Billed, complaints: list[str]) -
         node.now += LATER
         shown.keep(make_bill(node.bill(), Former()))
     assert [text.partition(":")[0] for text in complaints] == ["the counters that bill may fall after a restart"]
+
+
+# --- A power cut, and a mere loss of the records
+
+
+@pytest.fixture
+def saved(node: Billed, monkeypatch: pytest.MonkeyPatch) -> Billed:
+    """A run of this process, which has used 2.5, was saved a checkpoint ago; it has used 4 since."""
+    node.boot = "1"
+    monkeypatch.setattr("hook.reconcile.sums.read_boot", lambda: node.boot)
+    monkeypatch.setattr("hook.reconcile.sums.read_finals", lambda *_: {"/r/mon_groups/x": {ENERGY: node.counter}})
+    node.counter = "3.5"
+    node.run()
+    node.now += 600
+    node.keep_all()
+    node.counter = "5.0"
+    node.now += LATER
+    node.keep_all()
+    return node
+
+
+def lines_of(node: Billed) -> list[tuple[float, list[str]]]:
+    jobs = [json.loads(text) for text in node.file.read_text().splitlines()] if node.file.exists() else []
+    return [(job["use"]["core_energy"], job["unknown"]) for job in jobs]
+
+
+MARKED = (2.5, ["core_energy"])
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "reconcile is killed before the sums are written"])
+def test_after_a_power_cut_each_run_has_one_line_of_the_last_checkpoint(
+    saved: Billed, monkeypatch: pytest.MonkeyPatch, *, killed: bool
+) -> None:
+    saved.boot = "2"
+    saved.forget()
+    assert saved.shown() == 2.5
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(sums, "write", fails(KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                saved.keep_all()
+    else:
+        assert saved.keep_all() == ["wrote the lines of 1 run whose records were lost, as of the last checkpoint"]
+    for _ in range(2):
+        assert saved.shown() == 2.5
+        saved.keep_all()
+        saved.now += 600
+    assert lines_of(saved) == [MARKED]
+
+
+def test_a_run_whose_processes_live_has_no_line_yet_and_its_use_counts_once(saved: Billed) -> None:
+    """The records are lost, and the machine runs on: reconcile rebuilds them from here on."""
+    process = subprocess.Popen(["sleep", "infinity"])
+    try:
+        starttime = system.starttime(process.pid)
+        assert starttime is not None
+        saved.run(members={"c1": Member(pid=process.pid, starttime=starttime, group="/r/mon_groups/x")})
+        saved.now += 600
+        saved.keep_all()
+        saved.forget()
+        saved.run(used="1", created_boottime=77.0)
+        for _ in range(2):
+            saved.keep_all()
+            assert (saved.shown(), lines_of(saved)) == (5.0, [])
+            saved.now += 600
+    finally:
+        process.kill()
+        process.wait()
+    saved.keep_all()
+    assert (saved.shown(), lines_of(saved)) == (5.0, [(4.0, ["core_energy"])])
+
+
+def test_a_run_that_a_hook_ended_has_the_hooks_line(saved: Billed) -> None:
+    (key,) = saved.keys
+    rare.append_lines(str(saved.file), [saved.end(key.state, "4")])
+    saved.forget()
+    saved.boot = "2"
+    saved.keep_all()
+    assert (saved.shown(), lines_of(saved)) == (4.0, [(4.0, [])])
+
+
+def test_a_run_that_a_hook_ends_while_reconcile_looks_has_the_hooks_line(
+    saved: Billed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (key,) = saved.keys
+
+    def end(*_: object) -> str:
+        rare.append_lines(str(saved.file), [saved.end(key.state, "4")])
+        saved.forget()
+        monkeypatch.setattr("hook.reconcile.sums.read_boot", lambda: "2")
+        return "2"
+
+    monkeypatch.setattr("hook.reconcile.sums.read_boot", end)
+    saved.keep_all()
+    assert lines_of(saved) == [(4.0, [])]
+
+
+@pytest.mark.parametrize("how", ["on record", "owed", "unreadable"])
+def test_a_run_on_record_has_no_line_of_a_checkpoint(saved: Billed, how: str) -> None:
+    (key,) = saved.keys
+    saved.boot = "2"
+    if how == "owed":
+        owed = Owed(lines=[saved.end(key.state)], why="?: EROFS")
+        with saved.context.run.lock("web", system.monotonic()) as locked:
+            locked.commit(replace(key.state, members={}, completed_at="2026-11-18T11:10:00Z", owed=owed))
+    elif how == "unreadable":
+        (Path(saved.context.run.path) / "groups/web.json").write_text("{")
+    for _ in range(2):
+        saved.keep_all()
+        saved.now += 600
+    assert lines_of(saved) == []
+    assert [*saved.read().saved] == [ending.name_run(key.state)]
+
+
+def test_a_line_of_a_checkpoint_that_cannot_be_written_waits(saved: Billed, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved.boot = "2"
+    saved.forget()
+    with monkeypatch.context() as patch:
+        patch.setattr(rare, "append_lines", fails(OSError(28, "No space left on device")))
+        with pytest.raises(HookError):
+            saved.keep_all()
+    saved.keep_all()
+    assert lines_of(saved) == [MARKED]
+
+
+@pytest.mark.parametrize(("seconds", "uses"), [(300.0, ["4", "4"]), (0.0, []), (1.0, ["2.5", "4", "4"])])
+def test_what_runs_is_saved_at_each_checkpoint(
+    node: Billed, monkeypatch: pytest.MonkeyPatch, seconds: float, uses: list[str]
+) -> None:
+    monkeypatch.setattr("hook.reconcile.sums.read_finals", lambda *_: {"/r/mon_groups/x": {ENERGY: node.counter}})
+    node.counter = "3.5"
+    node.run()
+    found = []
+    for _ in range(3):
+        node.now += 200
+        keep_sums(node.context, [], (), seconds)
+        found += [json.loads(run.line)["use"]["core_energy"] for run in node.read().saved.values()]
+        node.counter = "5.0"
+    assert found == [*map(float, uses)]
