@@ -299,7 +299,7 @@ def _print_history(given: Namespace, request: Request, jobs: Jobs) -> int:
 _METRICS = Limit(45, 2, "the metrics are not complete")
 
 
-@_verb("metrics", limit=_METRICS, exclusive=("textfile", "listen", "json"))
+@_verb("metrics", (*PLACES, "history", "json"), limit=_METRICS, exclusive=("textfile", "listen", "json"))
 def metrics(given: Namespace, request: Request) -> None:
     from hook.node.sums import find_history
     from hook.show import prometheus, snapshot

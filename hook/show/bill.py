@@ -65,7 +65,7 @@ def _list_unwritten(ledger: Ledger, history: str, keys: Iterable[SeenKey]) -> It
     seen = set(ledger.recent)
     for key in keys:
         state = key.state
-        seen.add(ending.name_run(state))
+        seen.add(name_run(state))
         for waiting in life_end.list_owed(state):
             for job in _parse(waiting.lines if waiting.file == history else ()):
                 seen.add(job["id"])

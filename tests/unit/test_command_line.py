@@ -207,6 +207,7 @@ def test_help_has_the_commands_first_one_line_each_and_fits_24_lines_of_80_colum
 
 def test_help_of_the_hook_names_the_commands_that_take_its_options() -> None:
     others = {
+        "metrics": (*PLACES, "history", "json"),
         "reconcile": ALL,
         "watch": HOOK,
         "view": PLACES,
