@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hook import ending, life_end, rare, system
 from hook.errors import HookError
@@ -21,7 +23,7 @@ from hook.show.snapshot import Group, SeenKey
 from hook.validation import replace
 from tests.unit.lines import make, make_pod
 from tests.unit.simulated import fails
-from tests.unit.test_sums import Kept, use
+from tests.unit.test_sums import Kept, keep_and_die, use
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
 METRIC = "resctrl_mon_namespace_core_energy_joules_total"
@@ -364,3 +366,130 @@ def test_what_runs_is_saved_at_each_checkpoint(
         found += [json.loads(run.line)["use"]["core_energy"] for run in node.read().saved.values()]
         node.counter = "5.0"
     assert found == [*map(float, uses)]
+
+
+# --- Any order of all that can happen to runs
+
+
+class Machine(Billed):
+    """Runs of keys that use energy, end, and are lost; `used` and `saved` are what each has used, now and at least."""
+
+    def __init__(self, top: Path) -> None:
+        super().__init__(top)
+        self.used: dict[str, int] = {}
+        self.least: dict[str, int] = {}
+        self.live: dict[str, KeyState] = {}
+        self.ended: set[str] = set()
+        self.last = 0.0
+
+    def look(self, state: KeyState) -> dict[str, dict[str, str]]:
+        return {"/r/mon_groups/x": {ENERGY: str(self.used[ending.name_run(state)] + 1)}}
+
+    def start(self) -> None:
+        state = self.run(f"key-{len(self.used)}", created_boottime=float(len(self.used)))
+        self.live[ending.name_run(state)] = state
+        self.used[ending.name_run(state)] = 0
+
+    def use(self, amount: int) -> None:
+        for run in self.live:
+            self.used[run] += amount
+
+    def clear(self, state: KeyState) -> None:
+        with self.context.run.lock(state.key, system.monotonic()) as locked:
+            locked.clear()
+
+    def end_first(self, *, is_killed: bool) -> None:
+        """The hook of an end, which may be killed between the line and the record: then the key ends again later."""
+        for run, state in [*self.live.items()][:1]:
+            rare.append_lines(str(self.file), [self.end(state, str(self.used[run]))])
+            self.least[run] = self.used[run]
+            if not is_killed:
+                self.ended.add(run)
+                self.clear(self.live.pop(run))
+
+    def cut_power(self) -> None:
+        self.boot += "1"
+        for state in self.live.values():
+            self.clear(state)
+        self.live.clear()
+
+    def keep_at_checkpoint(self) -> None:
+        self.now += 600
+        keep_sums(self.context, [*self.live.values()])
+        self.least.update({run: self.used[run] for run in self.live if run not in self.read().recent})
+
+    def list_keys(self) -> list[SeenKey]:
+        group = {
+            run: Group(state.groups[0], exists=True, now=self.look(state)["/r/mon_groups/x"])
+            for run, state in self.live.items()
+        }
+        return [SeenKey(state, [group[run]], {}) for run, state in self.live.items()]
+
+    def check(self) -> None:
+        """Each use is billed once at most, and what was saved or has a line at least; no sample falls."""
+        self.keys = self.list_keys()
+        bill = read_bill(self.context.options, self.keys)
+        assert bill is not None
+        shown = Shown(str(self.file))
+        families = make_bill(bill, shown.add(Former()))
+        shown.keep(families)
+        value = keep_former(families, 0.0).samples.get((METRIC, (("namespace", "shop"),)), 0.0)
+        assert self.last <= value <= sum(self.used.values())
+        self.last = value
+
+    def check_lines(self) -> None:
+        """All is over: each run that was saved, or ended, has a line, and one that a hook has ended has the hook's."""
+        jobs = {}
+        for job in map(json.loads, self.file.read_text().splitlines() if self.file.exists() else ()):
+            jobs[job["id"]] = job
+        assert {run for run in self.used if self.least.get(run)} <= jobs.keys() <= self.used.keys()
+        for run, job in jobs.items():
+            energy = job["use"]["core_energy"]
+            assert self.least.get(run, 0) <= energy <= self.used[run]
+            assert run not in self.ended or (energy == self.used[run] and not job["unknown"])
+        total = self.read().namespaces.get("shop")
+        known = float(total.use.get("core_energy", 0)) if total is not None else 0
+        assert known == sum(job["use"]["core_energy"] for job in jobs.values())
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("use"), st.integers(1, 50)),
+        st.tuples(st.just("kill"), st.integers(1, 30)),
+        st.tuples(st.sampled_from(["start", "end", "end killed", "keep", "power cut"]), st.just(0)),
+    ),
+    max_size=20,
+)
+
+
+@given(events=EVENTS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_run_has_one_line_and_counts_once_whenever_the_machine_dies(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, int]]
+) -> None:
+    machine = Machine(tmp_path_factory.mktemp("any"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(system, "unix_time", lambda: machine.now)
+        patch.setattr("hook.reconcile.sums.read_boot", lambda: machine.boot)
+        patch.setattr("hook.reconcile.sums.read_finals", lambda _, state: machine.look(state))
+        machine.keep_at_checkpoint()
+        machine.start()
+        for event, value in events:
+            if event == "use":
+                machine.use(value)
+            elif event == "start":
+                machine.start()
+            elif event.startswith("end"):
+                machine.end_first(is_killed=event != "end")
+            elif event == "kill":
+                machine.now += 600
+                keep_and_die(machine, value)
+            elif event == "power cut":
+                machine.cut_power()
+            else:
+                machine.keep_at_checkpoint()
+            machine.check()
+        machine.cut_power()
+        machine.keep_at_checkpoint()
+        machine.keep_at_checkpoint()
+        machine.check_lines()
