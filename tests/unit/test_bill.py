@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hook import ending, life_end, rare, system
+from hook import life_end, rare, system
 from hook.errors import HookError
+from hook.line import make_line, name_run
 from hook.models import KeyState, Member, MonGroup, Owed
 from hook.node import sums
 from hook.reconcile.sums import keep_sums
@@ -60,7 +61,7 @@ class Billed(Kept):
         """Return the line of its end."""
         left = life_end.leave(state, state.members, stops=True)
         ended = life_end.finish(left.groups[0], {ENERGY: str(float(used) + 1)})
-        (text,) = ending.make_line(left, [ended], 9.0, self.now)
+        (text,) = make_line(left, [ended], 9.0, self.now)
         return text
 
     def forget(self) -> None:
@@ -338,7 +339,7 @@ def test_a_run_on_record_has_no_line_of_a_checkpoint(saved: Billed, how: str) ->
         saved.keep_all()
         saved.now += 600
     assert lines_of(saved) == []
-    assert [*saved.read().saved] == [ending.name_run(key.state)]
+    assert [*saved.read().saved] == [name_run(key.state)]
 
 
 def test_a_line_of_a_checkpoint_that_cannot_be_written_waits(saved: Billed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,12 +384,12 @@ class Machine(Billed):
         self.last = 0.0
 
     def look(self, state: KeyState) -> dict[str, dict[str, str]]:
-        return {"/r/mon_groups/x": {ENERGY: str(self.used[ending.name_run(state)] + 1)}}
+        return {"/r/mon_groups/x": {ENERGY: str(self.used[name_run(state)] + 1)}}
 
     def start(self) -> None:
         state = self.run(f"key-{len(self.used)}", created_boottime=float(len(self.used)))
-        self.live[ending.name_run(state)] = state
-        self.used[ending.name_run(state)] = 0
+        self.live[name_run(state)] = state
+        self.used[name_run(state)] = 0
 
     def use(self, amount: int) -> None:
         for run in self.live:
