@@ -2,8 +2,8 @@
 """Tiers: what a test needs is said by the directory that it lies in, and one that did not run is never just green.
 
 Each test carries the marker `tier(name=...)`, so that -m 'tier(name="unit")' selects one. With
-`--require fuse,podman,containerd,jobs,packages,kernel` (the default where CI is set) a skip in those tiers is a
-failure. CI has no cluster, so the tier `cluster` is skipped there, and says so.
+`--require fuse,podman,containerd,jobs,fleet,packages,kernel` (the default where CI is set) a skip in those tiers is
+a failure. CI has no cluster, so the tier `cluster` is skipped there, and says so.
 
 `--form=native` runs the black-box tests on the ELF file instead of the .pyz. A test that is of one form, marked
 `form(name)`, is left out of the other's run; one whose result may depend on the form is marked `both_forms`.
@@ -21,8 +21,8 @@ import pytest
 from fetch import provision
 from tests.support.hook import FORM, FORMS, shipped
 
-TIERS = ("unit", "fuse", "podman", "containerd", "jobs", "packages", "kernel", "cluster")
-REQUIRED_IN_CI = "fuse,podman,containerd,jobs,packages,kernel"
+TIERS = ("unit", "fuse", "podman", "containerd", "jobs", "fleet", "packages", "kernel", "cluster")
+REQUIRED_IN_CI = "fuse,podman,containerd,jobs,fleet,packages,kernel"
 _HERE = Path(__file__).resolve().parent
 _OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 

@@ -55,6 +55,7 @@ JOBS = (
     *("gcc", "libc6-dev", "libslurm-dev"),  # compile the plugin
     *("munge", "slurm-wlm"),  # where systemd runs, they start munge's server, which the tests do not use
 )
+FLEET = ("rsyslog", "rsyslog-relp")  # where systemd runs, it starts a server, which the tests do not use
 GUEST = (
     "qemu-system-x86",  # runs it
     *("dbus", "systemd"),  # PID 1 of one guest, and what runtimes ask it by
@@ -96,6 +97,8 @@ _PROBES = {
     "munge": "munged",
     "qemu-system-x86": "qemu-system-x86_64",
     "rpm": "rpmbuild",
+    "rsyslog": "rsyslogd",
+    "rsyslog-relp": "/usr/lib/*/rsyslog/omrelp.so",
     "slurm-wlm": "slurmctld",
     "systemd": "/lib/systemd/systemd",
     "xz-utils": "xz",
@@ -126,6 +129,13 @@ def demo() -> Path:
     if all(map(_is_importable, pins)):
         return Path(sys.executable)
     return _venv(ROOT / ".venv", tools) if _is_current(ROOT / ".venv", tools) else _venv(ROOT / ".venv-demo", pins)
+
+
+def clickhouse() -> Path:
+    """The python of a venv, in the cache, that has ClickHouse as a library."""
+    directory = cache("clickhouse")
+    directory.mkdir(parents=True, exist_ok=True)
+    return _venv(directory / "venv", _pins("clickhouse"))
 
 
 def cache(*names: str, environment: Mapping[str, str] = os.environ) -> Path:
@@ -249,16 +259,16 @@ def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> s
 # --- the venv
 
 
-def requirements(pyproject: str) -> list[str]:
-    """The pinned tools. By a regular expression: tomllib came with 3.11, and this starts on less. A test compares."""
-    group = re.search(r"^dev = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
-    if group is None:
-        raise CannotProvision("pyproject.toml has no dependency group `dev`")
-    return re.findall(r'^\s*"([^"]+)"', group[1], re.MULTILINE)
+def requirements(pyproject: str, group: str = "dev") -> list[str]:
+    """The pinned tools of a group. By a regular expression, since this starts without tomllib; a test compares."""
+    lines = re.search(rf"^{group} = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
+    if lines is None:
+        raise CannotProvision(f"pyproject.toml has no dependency group `{group}`")
+    return re.findall(r'^\s*"([^"]+)"', lines[1], re.MULTILINE)
 
 
-def _pins() -> list[str]:
-    return requirements((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+def _pins(group: str = "dev") -> list[str]:
+    return requirements((ROOT / "pyproject.toml").read_text(encoding="utf-8"), group)
 
 
 def _is_importable(pin: str) -> bool:

@@ -156,6 +156,6 @@ def test_each_source_names_its_licence() -> None:
 def test_requirements_are_the_dependency_group() -> None:
     tomllib = pytest.importorskip("tomllib", reason="came with Python 3.11")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    pins = provision.requirements(text)
-    assert pins == tomllib.loads(text)["dependency-groups"]["dev"]
-    assert all("==" in pin for pin in pins)
+    groups = tomllib.loads(text)["dependency-groups"]
+    assert {group: provision.requirements(text, group) for group in groups} == groups
+    assert all("==" in pin for pins in groups.values() for pin in pins)

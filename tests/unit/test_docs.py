@@ -36,6 +36,7 @@ from hook.view import make_once
 from tests.bench import attribution, scale, speed
 from tests.conftest import TIERS
 from tests.faults.__main__ import PARTS
+from tests.support import fleet, prometheus
 from tests.unit import lines
 from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows, show_argument
 from tests.unit.metrics import FAMILIES
@@ -397,3 +398,90 @@ def test_contributing_lists_an_empty_node_from_the_sources(tmp_path: Path) -> No
 
 def test_changelog_has_the_present_version() -> None:
     assert re.search(rf"^## {re.escape(__version__)}\b", page("CHANGELOG.md"), re.MULTILINE)
+
+
+# --- docs/fleet.md
+
+HOUR = 6
+"""Samples: there is one every 10 minutes, 100 more each time."""
+
+
+def test_fleet_has_queries_that_prometheus_answers_with_all_that_nodes_used_in_a_month(tmp_path: Path) -> None:
+    """Of a node that was there, of one that came, from 0 on, and of one that left.
+
+    Half an interval more counts of that one, so that sums are rounded.
+    """
+    promtool = prometheus.program("promtool")
+    if promtool is None:
+        pytest.skip("no promtool (Debian: prometheus)")
+    energy, users, unknown, rules, recorded = blocks(page("docs/fleet.md", "Bill a cluster by namespace"))
+    node = 'resctrl_mon_namespace_core_energy_joules_total{namespace="%s", instance="%s"}'
+    all_month = f"0+100x{745 * HOUR}"
+    series = {
+        node % ("a", "stays"): all_month,
+        node % ("a", "comes"): f"_x{424 * HOUR} 0+100x{321 * HOUR}",
+        node % ("b", "leaves"): f"0+100x{324 * HOUR}",
+        'resctrl_mon_label_core_energy_joules_total{label="user", value="ann"}': all_month,
+        'resctrl_mon_namespace_unknown_runs_total{namespace="a"}': all_month,
+    }
+    bill = {"a": (720 + 320) * HOUR * 100, "b": 300 * HOUR * 100}
+    expected = {
+        energy: {f'{{namespace="{name}"}}': joules for name, joules in bill.items()},
+        users: {'{value="ann"}': 720 * HOUR * 100},
+        unknown: {'{namespace="a"}': 720 * HOUR * 100},
+    }
+    asked = [(query, "744h", samples) for query, samples in expected.items()]
+    # Half an hour after the last record, so that there are 720 in a month, up to now.
+    asked.append((recorded, "744h30m", expected[energy]))
+    case = {
+        "interval": "10m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f"round({query.strip()}, 1000)",
+                "eval_time": at,
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in samples.items()],
+            }
+            for query, at, samples in asked
+        ],
+    }
+    (tmp_path / "rules.yaml").write_text(rules, encoding="utf-8")
+    tested = {"rule_files": ["rules.yaml"], "evaluation_interval": "1h", "tests": [case]}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(tested), encoding="utf-8")
+    words = [promtool, "test", "rules", str(tmp_path / "test.yaml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_fleet_counts_the_series_of_forty_namespaces_and_ten_events() -> None:
+    for nodes, *cells in rows(page("docs/fleet.md"), "nodes"):
+        number = int(nodes.replace(",", ""))
+        assert [int(cell.replace(",", "")) for cell in cells] == [40 * number, 400 * number, 400 * number // 30]
+
+
+def test_fleet_bills_by_duckdb_what_the_lines_of_many_nodes_have(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    truth = fleet.write_files(tmp_path, nodes=3, lines=3000, seed=3, names=("", ".1", ".2.gz"))
+    (query,) = blocks(page("docs/fleet.md", "DuckDB"))
+    assert "'/srv/bills/" in query
+    bill = duckdb.sql(query.replace("/srv/bills", str(tmp_path))).fetchall()
+    assert {name: joules for name, _, joules in bill} == pytest.approx(truth.joules("namespace"), rel=1e-12)
+    assert sum(runs for _, runs, _ in bill) == truth.lines
+
+
+def test_fleet_configures_collectors_of_parts_that_there_are_and_that_read_the_files_of_a_history() -> None:
+    texts = [blocks(page("docs/fleet.md", name))[0] for name in ("OpenTelemetry Collector", "Vector", "Fluent Bit")]
+    collector, vector, fluent_bit = map(yaml.safe_load, texts)
+    (pipeline,) = collector["service"]["pipelines"].values()
+    assert pipeline == {part: [*collector[part]] for part in ("receivers", "exporters")}
+    assert collector["service"]["extensions"] == [*collector["extensions"]]
+    assert {receiver["storage"] for receiver in collector["receivers"].values()} == {*collector["extensions"]}
+    assert vector["transforms"]["line"]["inputs"] == [*vector["sources"]]
+    assert vector["sinks"]["clickhouse"]["inputs"] == [*vector["transforms"]]
+    tags = {part["tag"] for part in fluent_bit["pipeline"]["inputs"]}
+    assert tags == {*vector["sources"]} == {name.partition("/")[2] for name in collector["receivers"]}
+    files = [str(lines.FILE), f"{lines.FILE}.1"]
+    assert collector["receivers"]["file_log/file"]["include"] == vector["sources"]["file"]["include"] == files
+    assert fluent_bit["pipeline"]["inputs"][0]["path"] == ",".join(files)
+    assert vector["sinks"]["clickhouse"]["table"] == "bill_lines"
+    assert "INTO+bill_lines+FORMAT" in fluent_bit["pipeline"]["outputs"][0]["uri"]
