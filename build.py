@@ -35,11 +35,11 @@
                              is a failure; tests/cluster needs a cluster: tests/cluster/README.md)
   python3 build.py demo      build, then show the hook at work on containers and a model of resctrl; where no container
                              can be run, in the simulator of the tests
-  python3 build.py bench [speed | life | attribution | scale | watch | view] ...
+  python3 build.py bench [speed | life | attribution | scale | watch | view | fleet] ...
                              build, then measure: the hook's time, instructions and memory; a container's life through
                              a CRI, with and without the hook; in a guest, the share of a container's CPU time that its
                              group is charged; reconcile on a node with thousands of containers; the CPU time and memory
-                             of watch and of view
+                             of watch and of view; what loading and adding up the lines of many nodes takes
   python3 build.py bench plot
                              draw docs/*.svg from docs/figures.json, which `--figures docs/figures.json` of the
                              benchmarks speed and attribution writes
@@ -83,7 +83,7 @@ OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
 LIVES = ("tests/podman", "tests/containerd")
 OF_THE_PYZ = ("-m", "both_forms or form", "--form=pyz")
 """What `--all` runs on the .pyz, where there is an ELF file: what depends on the form, and what is about this one."""
-BENCHES = ("speed", "life", "attribution", "scale", "watch", "view")
+BENCHES = ("speed", "life", "attribution", "scale", "watch", "view", "fleet")
 PLOT = "plot"
 
 

@@ -459,13 +459,20 @@ def test_fleet_counts_the_series_of_forty_namespaces_and_ten_events() -> None:
         assert [int(cell.replace(",", "")) for cell in cells] == [40 * number, 400 * number, 400 * number // 30]
 
 
-def test_fleet_bills_by_duckdb_what_the_lines_of_many_nodes_have(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["namespace", "user", "day, in UTC"])
+def test_fleet_bills_by_duckdb_what_the_lines_of_many_nodes_have(by: str, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     truth = fleet.write_files(tmp_path, nodes=3, lines=3000, seed=3, names=("", ".1", ".2.gz"))
-    (query,) = blocks(page("docs/fleet.md", "DuckDB"))
+    text = page("docs/fleet.md", "DuckDB")
+    (query,) = blocks(text)
     assert "'/srv/bills/" in query
-    bill = duckdb.sql(query.replace("/srv/bills", str(tmp_path))).fetchall()
-    assert {name: joules for name, _, joules in bill} == pytest.approx(truth.joules("namespace"), rel=1e-12)
+    query = query.replace("/srv/bills", str(tmp_path))
+    for name, column, value in rows(text, "by"):
+        if name == by:
+            query = query.replace("namespace: 'VARCHAR'", column.strip("`"))
+            query = query.replace("SELECT namespace,", f"SELECT {value.strip('`')} AS namespace,")
+    bill = duckdb.sql(query).fetchall()
+    assert {name: joules for name, _, joules in bill} == pytest.approx(truth.joules(by.partition(",")[0]), rel=1e-12)
     assert sum(runs for _, runs, _ in bill) == truth.lines
 
 
