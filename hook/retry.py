@@ -6,7 +6,7 @@ Imported only after a failure, when a container changes its key or its ctrl_grou
 
 from __future__ import annotations
 
-from hook import key, life_turns, reclaim, system
+from hook import key, life_turns, reclaim, resctrl, system
 from hook.context import displaces
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import KeyState
@@ -95,9 +95,9 @@ def undo(context: Context, container: Container, locked: LockedKey, before: KeyS
         return
     try:
         if not _is_needed(context, container, path, had_group=had_group):
-            group = life_turns.find_open(present, path)
-            # It was made again, and its counters could not be read.
-            is_new = had_group and not (group and context.resctrl.has(group))
+            group, directory = life_turns.find_open(present, path), context.resctrl.identify(path)
+            # It was made again, and its counters could not be read. What cannot be looked at may be the key's own.
+            is_new = had_group and None not in directory and not (group and resctrl.is_about(group, directory))
             is_member = before is not None and container.id in before.members
             after = life_turns.restore(before, present, path)
             leaving = [] if is_member else [container.id]

@@ -508,3 +508,11 @@ def test_a_group_that_a_failed_start_has_made_again_is_its_keys(node: Node, ling
     assert [group.before for group in node.state().groups] == [{ENERGY: "7" if lingers else "Unavailable"}]
     assert {*node.verbs()} == (set() if lingers else {"adopt"})
     assert node.groups() == {GROUP: set() if lingers else {7}}
+
+
+def test_a_group_that_cannot_be_looked_at_after_a_failed_start_stays(node: Node) -> None:
+    node.start(OTHER, 7)
+    node.machine.before_put = lambda: node.patch.setattr(system, "inode", fails(errno.EIO))
+    node.machine.refusals["put"] = [errno.EACCES]
+    assert expect_refusal(lambda: node.start(ID, 8)).reason == Reason.DENIED
+    assert (node.groups(), node.members()) == ({GROUP: {7}}, {OTHER: 7})
