@@ -16,23 +16,28 @@ from hook.validation import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hook.context import Context
     from hook.identity import Container, Key
+    from hook.life import Attempt
     from hook.models import KeyState
-
-# Seconds in which no machine starts so many processes that a pid is used again. An init waits for its runtime, which
-# waits for us; but if the runtime is killed, the init ends.
-_PROMPT = 0.05
 
 
 def create_runtime(
-    context: Context, container: Container, key: Key | None = None, ctrl_group: str | None = None
+    context: Context,
+    container: Container,
+    key: Key | None = None,
+    ctrl_group: str | None = None,
+    other_keys: Iterable[str] = (),
 ) -> Key | None:
     """Put a container's init process into the mon_group of its key, before it runs its first instruction.
 
-    Returns its key, or None if filters leave it out. A caller that knows its key gives that, which skips the filters;
-    `ctrl_group` is as in Container. HookError or OSError say that it should be monitored and could not be; then all
-    that this call made is undone. A second call for the same container changes nothing.
+    Returns its key, or None if filters leave it out. A caller that knows its key gives that, which
+    skips the filters; `ctrl_group` is as in life.Attempt. `other_keys` may have its process as a
+    member already: a tool lists them, and a hook looks at none. HookError or OSError say that it
+    should be monitored and could not be; then all that this call made is undone. A second call for
+    the same container changes nothing.
     """
     if key is None and not identity.is_wanted(context.options, container.all_annotations, container.pod):
         return None
@@ -48,87 +53,85 @@ def create_runtime(
     except HookError as error:
         context.run.complaints.append(error)
         former = None
-    if former != key.name and not (container.is_new and former is None):
+    if former != key[0] and not (container.is_new and former is None):
         # Before the index names the new key: killed in between, the former membership can still be found.
         from hook import retry
 
-        retry.leave_other_keys(context, former, container, key)
-    began = system.monotonic()
-    container.key, container.ctrl_group, container.tries = key, ctrl_group, None
-    container.deadline = began + context.options.lock_timeout
-    container.prompt_until = began + _PROMPT if container.is_new else 0.0
+        retry.leave_other_keys(context, former, container, key, other_keys)
+    attempt = life.Attempt(container, key, ctrl_group, system.monotonic(), context.options.lock_timeout)
     while True:
         try:
-            _try_once(context, container)
+            _try_once(context, attempt)
         except (HookError, OSError) as error:
             from hook import retry
 
-            if not retry.can_help(context, container, error):
+            if not retry.can_help(context, attempt, error):
                 raise
         else:
             return key
 
 
-def _try_once(context: Context, container: Container) -> None:
+def _try_once(context: Context, attempt: Attempt) -> None:
     """Put the container into its group, under its key's lock. Raises what `retry` can retry.
 
     A try that fails leaves the key as it was before, since other containers may join and leave once the lock is free.
     """
-    key = container.key
-    container.boottime, container.unix = system.boottime(), system.unix_time()
-    new_group, mon_group = _find_group(context, container)
-    if mon_group not in ("", context.options.group_prefix + key.name):
+    container, key = attempt.container, attempt.key
+    attempt.boottime, attempt.unix = system.boottime(), system.unix_time()
+    new_group, mon_group = _find_group(context, attempt)
+    if mon_group not in ("", context.options.group_prefix + key):
         from hook import retry
 
-        retry.refuse_other_group(context, container, mon_group)
-    with context.run.lock(key.name, container.deadline) as locked:
+        retry.refuse_other_group(context, attempt, mon_group)
+    with context.run.lock(key, attempt.deadline) as locked:
         before = locked.state
-        if before is not None and before.lingering_until is not None and before.lingering_until <= container.boottime:
+        if before is not None and before.lingering_until is not None and before.lingering_until <= attempt.boottime:
             from hook import reclaim
 
             reclaim.end_lingered(context, locked)
             before = locked.state
-        check_record(key, container.labels, before)
+        check_record((key, attempt.kind), container.labels, before)
         group = life.find_group(before, new_group)
         former = before.members.get(container.id) if before is not None else None
         member = _make_member(container, former, group, mon_group)
         is_displaced = former is not None and displaces(container, former)
-        after = life.join(before, container, member, group, displaces=is_displaced)
+        after = life.join(before, attempt, member, group, displaces=is_displaced)
         if (before is None or not before.groups) and context.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
             after = replace(after, recovering=True)
         try:
-            enter(context, locked, after, group.path, container)
+            enter(context, locked, after, group.path, attempt)
         except (HookError, OSError):
             from hook import retry
 
-            retry.undo(context, container, locked, before, group.path)
+            retry.undo(context, attempt, locked, before, group.path)
             raise
-        if container.tries is not None:
+        if attempt.left is not None:
             from hook import retry
 
-            retry.drop_left(context, container, locked)
+            retry.drop_left(context, attempt, locked)
 
 
 # --- Where the container is
 
 
-def _find_group(context: Context, container: Container) -> tuple[MonGroup, str]:
+def _find_group(context: Context, attempt: Attempt) -> tuple[MonGroup, str]:
     """Return the key's mon_group in the ctrl_group of the container's process, and the mon_group that this is in.
 
     The second is empty if there is none. The kernel names the ctrl_group. If it does not, that is the one seen before,
     the one that `linux.intelRdt.closID` of the bundle asks for (runtime-spec, config-linux.md), or the root one.
     """
+    container = attempt.container
     try:
         shown = system.resctrl_groups(container.pid)
     except OSError:
         shown = None
-    ctrl_group, mon_group = shown or (container.ctrl_group, "")
+    ctrl_group, mon_group = shown or (attempt.ctrl_group, "")
     if not ctrl_group:
         config = read_config(container.bundle)
         rdt = config.linux.intel_rdt if config is not None and config.linux is not None else None
         ctrl_group = (rdt.clos_id if rdt is not None else None) or "/"
-    path = context.resctrl.path(ctrl_group, context.options.group_prefix + container.key.name)
+    path = context.resctrl.path(ctrl_group, context.options.group_prefix + attempt.key)
     try:
         return MonGroup(path=path, ctrl_group=ctrl_group), mon_group
     except ValueError:
@@ -143,10 +146,11 @@ def check_record(key: Key, labels: dict[str, str], state: KeyState | None) -> No
 
     Or if the present run of a job was not begun with these labels: one run has one line in the history.
     """
-    if state is not None and state.kind != key.kind and "job" in (state.kind, key.kind):
+    name, kind = key
+    if state is not None and state.kind != kind and "job" in (state.kind, kind):
         if state.recovering:  # nothing says whose it is
-            raise HookError(Reason.IO, "not rebuilt", key=key.name)
-        raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
+            raise HookError(Reason.IO, "not rebuilt", key=name)
+        raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
     if labels and state is not None and state.completed_at is None and not labels.items() <= state.job_labels.items():
         from hook import retry
 

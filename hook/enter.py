@@ -11,17 +11,22 @@ from hook import life, resctrl, system
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.context import Context
-    from hook.identity import Container
+    from hook.life import Attempt
     from hook.models import KeyState
     from hook.store import LockedKey
 
 
-def enter(context: Context, locked: LockedKey, after: KeyState, path: str, container: Container) -> None:
+# Seconds in which no machine starts so many processes that a pid is used again. An init waits for its runtime, which
+# waits for us; but if the runtime is killed, the init ends.
+_PROMPT = 0.05
+
+
+def enter(context: Context, locked: LockedKey, after: KeyState, path: str, attempt: Attempt) -> None:
     """Carry out that a container joins: `after` is its key's next state, `path` its group. Raises HookError, OSError.
 
     It leaves what it has done, for retry.undo.
     """
-    group = life.get_group(after, path)
+    container, group = attempt.container, life.get_group(after, path)
     if group.begin is not None:
         is_there = context.resctrl.has(group)
         # Before mkdir, so that the record says that a new directory comes. Killed after it, the next hook reads the
@@ -36,7 +41,7 @@ def enter(context: Context, locked: LockedKey, after: KeyState, path: str, conta
     # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
     begin(context, locked, path, is_made=is_made, is_late=container.is_late)
     # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
-    is_prompt = system.monotonic() < container.prompt_until
+    is_prompt = container.is_new and system.monotonic() < attempt.began + _PROMPT
     context.resctrl.put_process(path, container.pid, None if is_prompt else container.starttime)
 
 

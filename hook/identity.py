@@ -15,22 +15,15 @@ from hook.models import Annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hook.labels import Names
     from hook.models import Kind, Member, Options
+
+    Key = tuple[str, Kind]
+    """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs), `job` (a name: hook/jobs)."""
 
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
 _MAKERS = {"crio": "cri-o", "libpod": "libpod", "libpod-payload": "libpod", "cri-containerd": "containerd"}
-
-
-class Key:
-    """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs), `job` (a name: hook/jobs)."""
-
-    def __init__(self, name: str, kind: Kind) -> None:
-        self.name = name
-        self.kind = kind
 
 
 class Pod:
@@ -50,9 +43,6 @@ class Pod:
 class Container:
     """A container with an init process, `pid`. context.read_container makes one, and locates it."""
 
-    # Set by create_runtime.
-    key: Key
-
     def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None) -> None:
         """Raises ValidationError if an annotation is no text."""
         self.id = name
@@ -66,15 +56,6 @@ class Container:
         self.labels: dict[str, str] = {}
         # Its process has used CPU time before it joined, which no group of its key has counted.
         self.is_late = False
-        # Keys that may have its process as a member already. A tool lists them; a hook looks at none of them.
-        self.other_keys: Iterable[str] = ()
-        # On its way into its group (create_runtime): the ctrl_group that it was seen in, for kernels without
-        # /proc/PID/cpu_resctrl_groups; when every wait ends, and until when no other process can have the pid of a new
-        # one (system.monotonic); the time of the present try (CLOCK_BOOTTIME, Unix time); and what the tries before it
-        # did, if there were any.
-        self.ctrl_group: str | None = None
-        self.deadline = self.prompt_until = self.boottime = self.unix = 0.0
-        self.tries: object = None  # retry.Tries
 
     def locate(self, starttime: int | None, places: list[str], made_in: list[str] | None) -> None:
         """Set what /proc says of its process. `made_in`: the cgroups that its runtime made; None: it is still there."""
@@ -91,7 +72,8 @@ class Container:
 
     def problem(self, key: Key) -> HookError | None:
         """Return why its annotations need a report although it can be monitored under this key, or None."""
-        return self.pod.problem if key.name == self.pod.uid or key.kind == "sandbox" else None
+        name, kind = key
+        return self.pod.problem if name == self.pod.uid or kind == "sandbox" else None
 
 
 def shorten(text: str | None) -> str | None:
@@ -165,18 +147,18 @@ def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) ->
     that no key would be charged rightly.
     """
     if mode == "container":
-        return Key(container, "container")
+        return container, "container"
     if pod.uid is not None:
-        return Key(pod.uid, "pod")
+        return pod.uid, "pod"
     if pod.problem is not None:
         raise pod.problem
     if mode == "auto":
-        return Key(container, "container")
+        return container, "container"
     try:
-        return Key(names.check_container_id(annotations.sandbox_id or container), "sandbox")
+        return names.check_container_id(annotations.sandbox_id or container), "sandbox"
     except ValueError:
         pod.problem = HookError(Reason.BAD_KEY, "bad sandbox", sandbox_id=(annotations.sandbox_id or "")[:80])
-        return Key(container, "sandbox")
+        return container, "sandbox"
 
 
 def concerns(options: Options, *, is_podmans: bool) -> bool:

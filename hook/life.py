@@ -23,17 +23,45 @@ from hook.validation import MOST_NATURAL, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.identity import Container
+    from hook.identity import Container, Key
     from hook.models import Member, MonGroup
 
 
-def join(state: KeyState | None, container: Container, member: Member, group: MonGroup, *, displaces: bool) -> KeyState:
+class Attempt:
+    """An attempt to let a container join a key: one createRuntime, with all of its tries."""
+
+    # The time of the present try: CLOCK_BOOTTIME, and Unix time.
+    boottime = unix = 0.0
+    # What the tries that failed have done. One of them has tried to free RMIDs, which is done once.
+    has_reclaimed = False
+    # How often another one followed because another program had removed the group, and because the
+    # process had moved to another ctrl_group.
+    returns = moves = 0
+    # The group of the one that failed last. Whether the key has it, and needs it, is read again.
+    left: str | None = None
+    # When the wait for RMIDs in limbo ends; None before it has begun.
+    limbo_end: float | None = None
+
+    def __init__(self, container: Container, key: Key, ctrl_group: str | None, began: float, seconds: float) -> None:
+        """Begin at this time of system.monotonic(), for so many seconds.
+
+        `ctrl_group` is the one that the container was seen in, for kernels without /proc/PID/cpu_resctrl_groups.
+        """
+        self.container = container
+        self.key, self.kind = key
+        self.ctrl_group = ctrl_group
+        self.began = began
+        # When every wait ends, on the same clock.
+        self.deadline = began + seconds
+
+
+def join(state: KeyState | None, attempt: Attempt, member: Member, group: MonGroup, *, displaces: bool) -> KeyState:
     """Add a container, as a `member`, and its group to a key; the first member begins a run of the key.
 
     The run's history goes to the file that this first one names; if it names none, to the first that a later member
     names. `displaces` says that the present member of this ID stays, since it is another live process.
     """
-    key = container.key
+    container = attempt.container
     begins = state is None or state.completed_at is not None
     if begins and state is not None and state.owed is not None:
         from hook import life_end
@@ -42,16 +70,16 @@ def join(state: KeyState | None, container: Container, member: Member, group: Mo
     if state is None or (begins and not state.groups):
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         state = KeyState(
-            key=key.name,
-            kind=key.kind,
-            created_at=formats.format_utc(container.unix),
-            created_boottime=container.boottime,
+            key=attempt.key,
+            kind=attempt.kind,
+            created_at=formats.format_utc(attempt.unix),
+            created_boottime=attempt.boottime,
             owed=state.owed if state is not None else None,
         )
     elif begins:
         from hook import life_turns
 
-        state = life_turns.come_back(state, group, container.boottime, container.unix)
+        state = life_turns.come_back(state, group, attempt.boottime, attempt.unix)
     members = {**state.members, container.id: member}
     if displaces or "@" in "".join(members):
         from hook import life_turns

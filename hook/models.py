@@ -20,7 +20,7 @@ __all__ = ["Model", "ValidationError"]
 
 Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Natural = Annotated[int, Field(ge=0, le=MOST_NATURAL)]
-Key = Annotated[str, AfterValidator(names.check_container_id)]
+Id = Annotated[str, AfterValidator(names.check_container_id)]  # of a container; a key is like one
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Directory = Annotated[str, AfterValidator(names.check_directory)]
 # Only the names are checked: which values are printable depends on the version of Python.
@@ -44,7 +44,7 @@ class State(Model):
     """
 
     oci_version: str = Field(alias="ociVersion")
-    id: Key
+    id: Id
     status: str
     pid: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     bundle: Annotated[str, AfterValidator(names.check_path)]
@@ -193,7 +193,7 @@ class KeyState(Model):
     """
 
     version: Version = 1
-    key: Key
+    key: Id
     kind: Kind
     # A pod of Podman's has no namespace; until reconcile has found its name, that is the first 12 digits of its ID.
     pod_namespace: str | None = None
@@ -226,7 +226,7 @@ class KeyState(Model):
     # How many runs the key has had since its creation, or its return from completion.
     runs: Natural = 1
     # The names of containers that left since then, by ID, as far as there is room (life_end.MOST_LEFT).
-    left: dict[Key, str | None] = {}
+    left: dict[Id, str | None] = {}
     # How many others left.
     left_more: Natural = 0
     returned: Returned | None = None
@@ -239,7 +239,7 @@ class Index(Model):
     """`members/<container-id>.json`: the key of a container, for a poststop that comes without annotations (Podman)."""
 
     version: Version = 1
-    key: Key
+    key: Id
     # As in KeyState: a record that reconcile rebuilds has them from here.
     history_file: Annotated[str, AfterValidator(names.check_file)] = ""
     job_labels: Labels = {}
@@ -268,7 +268,7 @@ class Failure(Model):
     bundle: str | None = None
     pid: Pid | None = None
     starttime: Natural | None = None
-    key: Key | None = None
+    key: Id | None = None
     kind: Kind | None = None
     namespace: str | None = None
     pod: str | None = None

@@ -230,7 +230,7 @@ def make_failure(
             labels=subject.labels,
         )
     if key is not None:
-        fields.update(key=key.name, kind=key.kind)
+        fields["key"], fields["kind"] = key
     fields.update(time=rare.now_utc(), boottime=system.boottime())
     return Failure(stage=stage, reason=error.reason, monitored=is_monitored, **fields)
 

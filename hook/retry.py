@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from hook.context import Context
     from hook.identity import Container, Key
+    from hook.life import Attempt
     from hook.store import LockedKey
 
 _LIMBO_POLL = 0.05
@@ -25,71 +26,47 @@ _MOST_RETURNS = 3
 _NO_RMID = (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO)
 
 
-class Tries:
-    """What the failed tries of one createRuntime did."""
-
-    def __init__(self) -> None:
-        # It has tried to free RMIDs, which it does once.
-        self.has_reclaimed = False
-        # How often it came back because another program had removed the group.
-        self.returns = 0
-        # How often it came back because the process had moved to another ctrl_group.
-        self.moves = 0
-        # The group of the try that failed last. Whether the key has it, and needs it, is read again.
-        self.left: str | None = None
-        # When the wait for RMIDs in limbo ends; None before it has begun.
-        self.limbo_end: float | None = None
-
-
-def _recall_tries(container: Container) -> Tries:
-    """Return what the tries of a container did; before the first failure that is nothing."""
-    tries = container.tries if isinstance(container.tries, Tries) else Tries()
-    container.tries = tries
-    return tries
-
-
-def can_help(context: Context, container: Container, error: HookError | OSError) -> bool:
+def can_help(context: Context, attempt: Attempt, error: HookError | OSError) -> bool:
     """Whether another try can help after this failure; waits if waiting can help."""
-    tries = _recall_tries(container)
     reason, kind = (error.reason, error.kind) if isinstance(error, HookError) else ("", "")
     if kind in GONE:  # another tool removed the group: three tries at most, for it may go on
-        tries.returns += 1
-        return tries.returns <= _MOST_RETURNS
+        attempt.returns += 1
+        return attempt.returns <= _MOST_RETURNS
     if kind == WRONG_CTRL_GROUP:  # the task was moved to another ctrl_group since we looked
-        tries.moves += 1
-        return tries.moves == 1
-    if reason in _NO_RMID and not tries.has_reclaimed:
-        tries.has_reclaimed = True  # without a lock, and once: other hooks may take each RMID that it frees
-        has_freed = reclaim.reclaim(context, container.key.name)
+        attempt.moves += 1
+        return attempt.moves == 1
+    if reason in _NO_RMID and not attempt.has_reclaimed:
+        attempt.has_reclaimed = True  # without a lock, and once: other hooks may take each RMID that it frees
+        has_freed = reclaim.reclaim(context, attempt.key)
         # From now on: the search may have taken all of the time, and the RMIDs that it freed must not be lost to a
         # lock that another process holds for a moment. It runs once, so all waits still come to an end.
-        container.deadline = system.monotonic() + context.options.lock_timeout
+        attempt.deadline = system.monotonic() + context.options.lock_timeout
         if has_freed:
             return True
-    return reason == Reason.RMIDS_IN_LIMBO and _wait_for_limbo(context, container, tries)
+    return reason == Reason.RMIDS_IN_LIMBO and _wait_for_limbo(context, attempt)
 
 
-def _wait_for_limbo(context: Context, container: Container, tries: Tries) -> bool:
+def _wait_for_limbo(context: Context, attempt: Attempt) -> bool:
     """Wait a little, without a lock, if an RMID was freed so recently that it may be reusable before the deadline."""
     now, patience = system.monotonic(), context.options.rmid_wait
-    if tries.limbo_end is None:
+    if attempt.limbo_end is None:
         if not context.run.freed_within(patience):
             return False
-        tries.limbo_end = now + patience
-        container.deadline += patience
-    if now >= tries.limbo_end:
+        attempt.limbo_end = now + patience
+        attempt.deadline += patience
+    if now >= attempt.limbo_end:
         return False
     system.sleep(_LIMBO_POLL)
     return True
 
 
-def undo(context: Context, container: Container, locked: LockedKey, before: KeyState | None, path: str) -> None:
+def undo(context: Context, attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str) -> None:
     """Leave the key of a failed try as it was `before`, under the lock of that try. A failure is reported beside it.
 
     `path` is the group. A container that was a member before stays one.
     """
-    present = locked.state
-    _recall_tries(container).left = path
+    container, present = attempt.container, locked.state
+    attempt.left = path
     had_group = life_turns.find_open(before, path) is not None
     if before is not None and container.is_member(before.members.get(container.id)):
         return
@@ -113,13 +90,13 @@ def _is_needed(context: Context, container: Container, path: str, *, had_group: 
     return context.resctrl.has_live_task(path) and (not had_group or container.pid in tasks)
 
 
-def drop_left(context: Context, container: Container, locked: LockedKey) -> None:
+def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
     """Remove the group of an earlier try in another ctrl_group, if no member needs it and it has no task.
 
     A failure is reported, and the container is monitored all the same; then the group goes with its key.
     """
     try:
-        reclaim.retire(context, locked, left=_recall_tries(container).left)
+        reclaim.retire(context, locked, left=attempt.left)
     except (HookError, OSError) as error:
         context.run.complain("could not clean up a mon_group created by a failed attempt", error)
 
@@ -136,17 +113,19 @@ def explain_no_starttime(pid: int) -> HookError:
 # --- A process is a member of one key
 
 
-def leave_other_keys(context: Context, former: str | None, container: Container, own: Key) -> None:
-    """Let a container leave the key that its ID had before, if any; refuse its process if it stays in another one.
+def leave_other_keys(
+    context: Context, former: str | None, container: Container, own: Key, other_keys: Iterable[str]
+) -> None:
+    """Let a container leave the key that its ID had before, if any; refuse its process if it is in one of the others.
 
     Of a new container the kernel shows that: see refuse_other_group. A hook lists no keys.
     """
     if former is not None:
         _give_up(context, former, container, own)
-    _refuse_second_key(context, container, own, container.other_keys)
+    _refuse_second_key(context, container, own[0], other_keys)
 
 
-def _refuse_second_key(context: Context, container: Container, own: Key, keys: Iterable[str]) -> None:
+def _refuse_second_key(context: Context, container: Container, own: str, keys: Iterable[str]) -> None:
     """Raise HookError `usage` if the process of a container is a member of one of these `keys` besides its `own`.
 
     Each of two keys would move it to its own group, and be charged for a part of its use. The kinds of both do not
@@ -156,7 +135,7 @@ def _refuse_second_key(context: Context, container: Container, own: Key, keys: I
     for name in keys:
         state = None
         try:
-            state = context.run.read(KeyState, name) if name != own.name else None
+            state = context.run.read(KeyState, name) if name != own else None
         except ValueError:
             pass
         except OSError:
@@ -168,13 +147,13 @@ def _refuse_second_key(context: Context, container: Container, own: Key, keys: I
                 raise HookError(Reason.USAGE, "second key", pid=container.pid, member=other, key=name)
 
 
-def refuse_other_group(context: Context, container: Container, mon_group: str) -> None:
+def refuse_other_group(context: Context, attempt: Attempt, mon_group: str) -> None:
     """Raise HookError `usage` if a process is a member of the key whose mon_group the kernel shows it in.
 
     A container that a job or another container has started is in that one's group, and no member.
     """
     name = reclaim.parse_key(context, mon_group)
-    _refuse_second_key(context, container, container.key, [name] if name is not None else [])
+    _refuse_second_key(context, attempt.container, attempt.key, [name] if name is not None else [])
 
 
 def _give_up(context: Context, former: str, container: Container, own: Key) -> None:
@@ -185,8 +164,9 @@ def _give_up(context: Context, former: str, container: Container, own: Key) -> N
     with context.run.lock(former, system.monotonic() + context.options.lock_timeout) as locked:
         state = locked.state
         member = state.members.get(container.id) if state else None
-        if own.kind == "job":
-            _refuse_second_key(context, container, own, [former])
+        name, kind = own
+        if kind == "job":
+            _refuse_second_key(context, container, name, [former])
         if state is not None and member is not None and displaces(container, member):
             key.settle(context, locked, replace(state, members=life_turns.displace(state.members, container.id)))
         else:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from hook import identity, names, report, system, unmonitored
 from hook.context import Context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
-from hook.identity import Container, Key
+from hook.identity import Container
 from hook.key import leave, settle
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import command, processes
@@ -30,6 +30,9 @@ from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
 from hook.validation import replace
 from hook.words import explain
+
+if TYPE_CHECKING:
+    from hook.identity import Key
 
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
 SET_UP = 0.1
@@ -94,12 +97,12 @@ def assign(
     joined: list[Container] = []
     try:
         for process in joining:
-            with lock_joining(survey, process):
+            with lock_joining(survey, process) as other_keys:
                 state = context.run.glance(KeyState, key)
                 is_member = state is not None and process.is_member(state.members.get(process.id))
                 process.is_late = not is_member and _has_run(survey, process.pid, before.inside)
                 # Also of a member: what put it on record may have been killed before it put it into the group.
-                create_runtime(context, process, Key(key, "job"), ctrl_group)
+                create_runtime(context, process, (key, "job"), ctrl_group, other_keys)
                 if not is_member:
                     joined.append(process)
             outcomes[process.pid] = "was a member" if is_member else "joined"
@@ -198,7 +201,7 @@ def open_node(
             report.send_to_syslog(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {explain(failure)}")
         for process in found.values() if failure.reason != Reason.USAGE and context is not None else ():
             if context is not None and isinstance(process, Container) and not context.run.has(Index, process.id):
-                key = None if is_bad else Key(name or process.id, "job")
+                key: Key | None = None if is_bad else (name or process.id, "job")
                 report.write_record(context, report.make_failure(failure, verb, process, key))
         if run is not None and found:
             run.count_run("job-failed", len(found))
@@ -240,7 +243,7 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
         raise _bad_key(name, "a container on record has this ID")
     try:
-        check_record(Key(name, "job"), labels, state)
+        check_record((name, "job"), labels, state)
     except HookError as error:
         if error.kind != "other labels":
             raise

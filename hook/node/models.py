@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hook.models import Counters, Key, Model, Natural, Pid, Seconds, Version
+from hook.models import Counters, Id, Model, Natural, Pid, Seconds, Version
 from hook.validation import MOST_NATURAL
 
 
@@ -31,7 +31,7 @@ class ReconcileRecord(Model):
     # the problems that it may not change
     left: Natural = 0
     # the keys that could not end for the live tasks in their groups: a run names those that the last one has not
-    held: list[Key] = []
+    held: list[Id] = []
     # the threads that are still outside their group, by container, for at most a hundred containers; and of all
     outside: dict[str, Natural] = {}
     outside_total: Natural = 0
@@ -93,7 +93,7 @@ class Unhooked(Model):
     # when it looked
     since: str
     # by ID
-    containers: dict[Key, UnhookedContainer]
+    containers: dict[Id, UnhookedContainer]
     # for how many containers no runtime could be asked
     unchecked: Natural
     # a hash of the rules of that time
@@ -124,7 +124,7 @@ class Job(Model):
     version: Version = 1
     id: str = Field(description="the same if the same run is written again: the last line counts")
     kind: str = Field(description="pod, container, sandbox or job")
-    key: Key = Field(description="the UID, the ID, or the name of the job")
+    key: Id = Field(description="the UID, the ID, or the name of the job")
     namespace: str | None = Field(None, description="null: none, or unknown")
     pod: str | None = Field(None, description="its name; null: none, or unknown")
     labels: dict[str, str] = Field({}, description="a job's --label")
@@ -191,7 +191,7 @@ class RunProcess(Model):
 class SavedRun(Model):
     """A run as it was at the last checkpoint: the line that it would have had, had it ended then."""
 
-    key: Key
+    key: Id
     line: str
     # its processes of that boot
     processes: list[RunProcess] = []

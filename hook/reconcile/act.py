@@ -9,10 +9,11 @@ each of which survives a kill.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hook import (
     create,
@@ -34,7 +35,7 @@ from hook.conmon import leaves_out
 from hook.context import Context, read_config, read_container
 from hook.enter import begin
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
-from hook.identity import Container, Key
+from hook.identity import Container
 from hook.key import end, leave, list_left, settle
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman, processes, records
@@ -44,6 +45,9 @@ from hook.reconcile.survey import Survey
 from hook.store import LockedKey
 from hook.unmonitored import close
 from hook.words import format_count
+
+if TYPE_CHECKING:
+    from hook.identity import Key
 
 LONGEST_KEY = 64  # of a job, in characters
 _ENOUGH = 100  # tasks of no known container, of which a few are named
@@ -66,8 +70,8 @@ def carry_out(survey: Survey, action: Action) -> bool | Mover:
         # Its runtime named the pid after the survey. So a process that the survey saw is the container's.
         if not survey.processes.is_alive(container):
             return False
-        with lock_joining(survey, container):
-            return adopt_running(survey, container)
+        with lock_joining(survey, container) as other_keys:
+            return adopt_running(survey, container, other_keys)
     if not action.key:
         return _act_on_failure(survey, action)
     with run.lock(action.key, system.monotonic()) as locked:
@@ -322,7 +326,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     return container
 
 
-def adopt_running(survey: Survey, container: Container) -> bool | Mover:
+def adopt_running(survey: Survey, container: Container, other_keys: Iterable[str]) -> bool | Mover:
     """Do createRuntime for a running container; if no key can be derived, under the one in its index.
 
     Returns False if filters leave it out.
@@ -335,8 +339,9 @@ def adopt_running(survey: Survey, container: Container) -> bool | Mover:
     key = None
     if container.starttime is not None and report.guess_key(options, container) is None:
         name = run.read_index(container.id)
-        key = Key(name, (run.glance(KeyState, name) or damage.unknown_state(name)).kind) if name is not None else None
-    return _monitor(survey, container, key)
+        if name is not None:
+            key = name, (run.glance(KeyState, name) or damage.unknown_state(name)).kind
+    return _monitor(survey, container, key, other_keys)
 
 
 def retry(survey: Survey, name: str) -> bool | Mover:
@@ -351,17 +356,17 @@ def retry(survey: Survey, name: str) -> bool | Mover:
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name
-    with lock_joining(survey, container):
+    with lock_joining(survey, container) as other_keys:
         # After its start time was read: the pid can have become another process's since the plan was made. And under
         # the lock: a release removes the record of a job's.
         is_needed = any(action.verb == "retry" for action in diagnose_failure(survey, name))
         if not is_needed or survey.context.run.glance(Failure, name) != failure:
             return False
         if failure.key is not None and failure.kind is not None:
-            return _monitor(survey, container, Key(failure.key, failure.kind))
+            return _monitor(survey, container, (failure.key, failure.kind), other_keys)
         if container.all_annotations is None:
             raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
-        return adopt_running(survey, container)
+        return adopt_running(survey, container, other_keys)
 
 
 def lock_process(context: Context, pid: int, starttime: int | None) -> LockedKey:
@@ -375,21 +380,21 @@ def lock_process(context: Context, pid: int, starttime: int | None) -> LockedKey
     return context.run.lock(lock, system.monotonic() + context.options.lock_timeout)
 
 
-def lock_joining(survey: Survey, container: Container) -> LockedKey:
-    """Take the lock of a process that is to join a key, and list the keys that it may be in. Raises HookError.
+@contextmanager
+def lock_joining(survey: Survey, container: Container) -> Iterator[set[str]]:
+    """Hold the lock of a process that is to join a key; `as` gives the keys that it may be in. Raises HookError.
 
     Those are its keys at the survey, and those since then by what it is called in the index: as the process of a job,
     or as the container that its cgroup names. A key that the survey could not read may have any process.
     """
     context, pid = survey.context, container.pid
-    locked = lock_process(context, pid, container.starttime)
-    marked = (identity.find_marked(place) for place in container.places)
-    names = {name for cgroups in marked for _, name in cgroups}
-    names.add(processes.name_job_process(pid, container.starttime or 0))
-    indexed = (records.glance_index(context.run, name) for name in names)
-    known = survey.memberships.get(pid, ())
-    container.other_keys = {*known, *survey.records.unreadable, *filter(None, indexed)}
-    return locked
+    with lock_process(context, pid, container.starttime):
+        marked = (identity.find_marked(place) for place in container.places)
+        names = {name for cgroups in marked for _, name in cgroups}
+        names.add(processes.name_job_process(pid, container.starttime or 0))
+        indexed = (records.glance_index(context.run, name) for name in names)
+        known = survey.memberships.get(pid, ())
+        yield {*known, *survey.records.unreadable, *filter(None, indexed)}
 
 
 def check_job_processes(survey: Survey, key: str, joining: list[Container]) -> str:
@@ -432,15 +437,17 @@ def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     if container.starttime != member.starttime or survey.groups.is_others(survey.groups.find(member.pid) or ""):
         return False
     try:
-        with lock_joining(survey, container):
-            return _monitor(survey, container, Key(state.key, state.kind), was_in=True)
+        with lock_joining(survey, container) as other_keys:
+            return _monitor(survey, container, (state.key, state.kind), other_keys, was_in=True)
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
             reclaim.retire(context, locked, left=member.group)
 
 
-def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool | Mover:
+def _monitor(
+    survey: Survey, container: Container, key: Key | None, other_keys: Iterable[str], *, was_in: bool = False
+) -> bool | Mover:
     """Monitor a container under this key, or the one that createRuntime derives, and begin to move all its tasks in.
 
     Returns False if filters leave it out. A failure is recorded like a hook's, unless the container has ended
@@ -453,9 +460,9 @@ def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: b
     try:
         if survey.refusal is not None and key is not None and not _has_group(context, key):
             raise survey.refusal
-        if key is not None and key.kind == "job" and not was_in:
-            check_job_processes(survey, key.name, [container])
-        key = _create(survey, container, key)
+        if key is not None and key[1] == "job" and not was_in:
+            check_job_processes(survey, key[0], [container])
+        key = _create(survey, container, key, other_keys)
     except HookError as error:
         key = key or report.guess_key(context.options, container)
         if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
@@ -471,11 +478,12 @@ def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: b
     if key is None:
         return False
     # Its init is in by now: what stays outside is no hook's failure.
-    survey.late.count(key.name, used)
-    return bring_in(survey, key.name, container.id, None if was_in else math.inf) or True
+    name, _ = key
+    survey.late.count(name, used)
+    return bring_in(survey, name, container.id, None if was_in else math.inf) or True
 
 
-def _create(survey: Survey, container: Container, key: Key | None) -> Key | None:
+def _create(survey: Survey, container: Container, key: Key | None, other_keys: Iterable[str]) -> Key | None:
     """Do createRuntime in the ctrl_group where the process is.
 
     If the kernel does not show that, it is where the survey has read the process. The kernel refuses another one; then
@@ -485,13 +493,14 @@ def _create(survey: Survey, container: Container, key: Key | None) -> Key | None
     path = survey.groups.find(container.pid) if system.resctrl_groups(container.pid) is None else ""
     if path is not None:
         try:
-            return create.create_runtime(context, container, key, survey.groups.name_ctrl_group(path) if path else None)
+            ctrl_group = survey.groups.name_ctrl_group(path) if path else None
+            return create.create_runtime(context, container, key, ctrl_group, other_keys)
         except HookError as error:
             if error.kind != WRONG_CTRL_GROUP or not path:
                 raise
     survey.groups = read_groups(context)
     path = survey.groups.find(container.pid) or context.resctrl.root
-    return create.create_runtime(context, container, key, survey.groups.name_ctrl_group(path))
+    return create.create_runtime(context, container, key, survey.groups.name_ctrl_group(path), other_keys)
 
 
 def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
@@ -500,7 +509,7 @@ def _record(context: Context, container: Container, error: HookError, key: Key |
 
 def _has_group(context: Context, key: Key) -> bool:
     """Whether a key has a group, so that one more container needs no RMID."""
-    state = context.run.glance(KeyState, key.name)
+    state = context.run.glance(KeyState, key[0])
     return state is not None and any(not context.resctrl.is_gone(group.path) for group in state.groups)
 
 

@@ -33,7 +33,6 @@ from typing import NoReturn
 from hook import counters, create, ending, line, names, reclaim, report, retry, system
 from hook.context import Context, read_container
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
-from hook.identity import Key
 from hook.models import Index, KeyState, Options
 from hook.node import processes, records
 from hook.node.models import WatchRecord
@@ -279,7 +278,7 @@ class Watch:
         if state is None or container.starttime != place.member.starttime:
             raise HookError(Reason.TASK_GONE, "it has ended")
         try:
-            create.create_runtime(context, container, Key(state.key, state.kind), ctrl_group)
+            create.create_runtime(context, container, (state.key, state.kind), ctrl_group)
         finally:  # also without a new RMID: the former group may hold the last one
             # If a hook has the lock now, that group stays on record and goes with its key.
             with suppress(HookError), context.run.lock(state.key, system.monotonic()) as locked:

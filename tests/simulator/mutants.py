@@ -67,7 +67,7 @@ MUTANTS = {
     ),
     "M9": BrokenRule(
         "a group that another tool removed is not made again", "| c1 | x1",
-        {"return tries.returns <= _MOST_RETURNS": "return False"},
+        {"return attempt.returns <= _MOST_RETURNS": "return False"},
     ),
     "M10": BrokenRule(
         "poststop takes out a member that lives", "c1 d1 | c1 | l1",

@@ -98,7 +98,7 @@ def decided(case: AuthoredContainer, author: Mapping[str, str], options: Sequenc
         except HookError as error:
             outcome = error.reason
         else:
-            outcome = key.name, key.kind, pod.namespace, pod.name, pod.container
+            outcome = *key, pod.namespace, pod.name, pod.container
     return outcome
 
 

@@ -36,8 +36,7 @@ def pod_of(said: Said, *places: str) -> identity.Pod:
 
 
 def key(mode: str, said: Said, *places: str) -> tuple[str, str]:
-    key = identity.derive_key(mode, ID, Annotations.model_validate(said), pod_of(said, *places))
-    return key.name, key.kind
+    return identity.derive_key(mode, ID, Annotations.model_validate(said), pod_of(said, *places))
 
 
 def expect_refusal(mode: str, said: Said, *places: str) -> HookError:
@@ -192,7 +191,7 @@ def test_an_invalid_sandbox_id_leaves_the_containers_own_id_as_the_key(sandbox: 
     said = Annotations.model_validate({SANDBOX: sandbox})
     pod = identity.identify_pod(ID, said, [BY_PODMAN])
     key = identity.derive_key("sandbox", ID, said, pod)
-    assert (key.name, key.kind) == (ID, "sandbox")
+    assert key == (ID, "sandbox")
     assert pod.problem is not None
     assert f"an invalid sandbox ID: {sandbox[:80]!r}" in explain(pod.problem).problem
 

@@ -17,7 +17,6 @@ from hook import entry, jobs, rare, report, retry, system
 from hook.context import Context, read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
-from hook.identity import Key
 from hook.jobs import wait
 from hook.models import Failure, Index, Options, State
 from hook.node import command
@@ -130,7 +129,7 @@ def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: No
     other = read_container("job-8-100", 8, "", {}, [])
     other.labels = {"user": "bob"}
     with pytest.raises(HookError, match="other labels"):
-        create_runtime(node.context(), other, Key("a", "job"))
+        create_runtime(node.context(), other, ("a", "job"))
     assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
 
 
@@ -159,7 +158,7 @@ def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) 
     node.spawn(7, "/user.slice")
     process = read_container("job-7-100", 7, "", {}, [])
     process.labels = ALICE
-    failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "assign", process, Key("a", "job"))
+    failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "assign", process, ("a", "job"))
     write_record(node.context(), failure)
     assert "retry" in node.verbs()
     assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
@@ -533,7 +532,7 @@ def retry_it(node: Node, state: dict[str, Any]) -> None:
     """Reconcile, after its hook had failed."""
     if not node.failures():
         container = read_container(ID, state["pid"], BUNDLE, state["annotations"])
-        failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "createRuntime", container, Key(UID, "pod"))
+        failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "createRuntime", container, (UID, "pod"))
         write_record(node.context(), failure)
     node.repair()
 

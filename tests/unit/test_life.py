@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook import counters, formats, life, life_end, life_turns, system
-from hook.identity import Key
 from hook.models import KeyState, Member, MonGroup
 from hook.resctrl import is_about
 from tests.unit.files import examples
@@ -123,8 +122,9 @@ class LifeOfKey:
         container: Any = SimpleNamespace(id=step.name, pod=SimpleNamespace(namespace=None, name=None), labels={})
         container.history_file = self.files[formats.format_utc(self.clock)] = FILES[step.amount % 2]
         member = Member(pid=7, starttime=1, group=group.path)
-        container.key, container.boottime, container.unix = Key("c1", "container"), self.clock, self.clock
-        after = life.join(self.state, container, member, group, displaces=False)
+        attempt = life.Attempt(container, ("c1", "container"), None, 0.0, 0.0)
+        attempt.boottime = attempt.unix = self.clock
+        after = life.join(self.state, attempt, member, group, displaces=False)
         group, present = life.get_group(after, group.path), self.directories.get(group.path)
         is_there = present is not None and is_about(group, present.identity)
         if group.begin is not None:

@@ -12,7 +12,7 @@ import pytest
 from hook import rare, report, system
 from hook.context import Call, read_container
 from hook.errors import HookError, Reason
-from hook.identity import Container, Key, Pod
+from hook.identity import Container, Pod
 from hook.models import Failure
 from hook.node.records import Records
 from hook.store import RunDir
@@ -127,7 +127,7 @@ def test_a_writer_without_the_lock_shares_its_temporary_file_with_no_other(node:
     assert run.glance(Failure, "c1") == a_failure()
 
 
-KEY = Key(UID, "pod")
+KEY = (UID, "pod")
 
 
 def container() -> Container:
