@@ -39,7 +39,7 @@ def enter(context: Context, locked: LockedKey, after: KeyState, path: str, attem
     locked.commit(after)
     is_made = context.resctrl.make(path)
     # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
-    begin(context, locked, path, is_made=is_made, is_late=container.is_late)
+    write_begin(context, locked, path, is_made=is_made, is_late=container.is_late)
     # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
     is_prompt = container.is_new and system.monotonic() < attempt.began + _PROMPT
     context.resctrl.put_process(path, container.pid, None if is_prompt else container.starttime)
@@ -51,7 +51,7 @@ def _remake(state: KeyState, path: str) -> KeyState:
     return life_turns.remake(state, path)
 
 
-def begin(context: Context, locked: LockedKey, path: str, *, is_made: bool, is_late: bool = False) -> None:
+def write_begin(context: Context, locked: LockedKey, path: str, *, is_made: bool, is_late: bool = False) -> None:
     """Read and commit the counters of a group before its first member is in it.
 
     `is_made` says that this call has made its directory, and `is_late` that the member had run before it joined.

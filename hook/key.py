@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out transitions by which nothing comes: the order of writes of an end is in `settle` (docs/design.md).
 
-`leave` and `end` read what a transition needs, ask for it, and settle it. All run under the key's lock. `enter` has
-the other order: that of a container which comes.
+`remove_members` and `write_end` read what a transition needs, ask for it, and settle it. All run under
+the key's lock. `enter` has the other order: that of a container which comes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _remove_groups(context: Context, paths: Iterable[str]) -> dict[str, HookErro
 # --- What asks for a transition
 
 
-def leave(context: Context, locked: LockedKey, leaving: list[str], *, stops: bool = False) -> None:
+def remove_members(context: Context, locked: LockedKey, leaving: list[str], *, stops: bool = False) -> None:
     """Remove members from a key; after the last one the key lingers, if it may, or ends. Raises HookError, OSError.
 
     `stops` is as in life_end.leave. Also of a name that is no member the index entry goes.
@@ -111,7 +111,7 @@ def leave(context: Context, locked: LockedKey, leaving: list[str], *, stops: boo
     settle(context, locked, after, [container for container in leaving if container not in members], removes)
 
 
-def end(context: Context, locked: LockedKey, *, by_order: bool = False, removes: Iterable[str] = ()) -> None:
+def write_end(context: Context, locked: LockedKey, *, by_order: bool = False, removes: Iterable[str] = ()) -> None:
     """End a key whose members have ended, as far as its groups may be removed. Raises HookError, OSError.
 
     `by_order` says that all go: a job is released, or an administrator takes the hook off the node. `removes` is as in
@@ -130,7 +130,7 @@ def end(context: Context, locked: LockedKey, *, by_order: bool = False, removes:
 
 
 def list_left(context: Context, state: KeyState, *, by_order: bool = False) -> list[str]:
-    """List the groups that a completed key still has, and that may go. `by_order` is as in `end`."""
+    """List the groups that a completed key still has, and that may go. `by_order` is as in `write_end`."""
     left = [group.path for group in state.groups if context.resctrl.exists(group.path)]
     return [path for path in left if by_order or state.stopped or not context.resctrl.has_live_task(path)]
 

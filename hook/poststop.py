@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """poststop: a container leaves its key, and the record of its failure, if there is one, goes.
 
-Read `poststop`, then `key.leave`, the transitions of `life_end` that it asks for, and `key.settle` (the order of
-writes).
+Read `poststop`, then `key.remove_members`, the transitions of `life_end` that it asks for, and
+`key.settle` (the order of writes).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def poststop(context: Context, container: str) -> None:
             if other.startswith(container + "@") and system.is_dead(displaced.pid, displaced.starttime):
                 leaving.append(other)
         if leaving:
-            key.leave(context, locked, leaving, stops=member is not None and container in leaving)
+            key.remove_members(context, locked, leaving, stops=member is not None and container in leaving)
 
 
 def forget_failure(context: Context, container: str, process: Container | None = None) -> None:

@@ -108,7 +108,7 @@ def _end(context: Context, name: str, *, waiting: bool = False) -> None:
         with context.run.lock(name, system.monotonic()) as locked:
             state = locked.state  # read again: a hook, or another reclaim, may have been here since we looked
             if state is not None and is_deserted(state) and (waiting or not _waits(context, state)):
-                key.end(context, locked)
+                key.write_end(context, locked)
     except HookError:
         pass  # its lock is busy, or the kernel refuses: it stays on record
 
@@ -116,7 +116,7 @@ def _end(context: Context, name: str, *, waiting: bool = False) -> None:
 def end_lingered(context: Context, locked: LockedKey) -> None:
     """End a key whose linger time is over, before a container begins its next run. A failure is reported."""
     try:
-        key.end(context, locked)
+        key.write_end(context, locked)
     except (HookError, OSError) as error:
         context.run.complain("a key that has lingered long enough could not be ended", error)
 
@@ -175,7 +175,7 @@ def _is_on(path: str, state: KeyState | None) -> bool:
 # --- Groups that no member of their key needs
 
 
-def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> None:
+def remove_retired(context: Context, locked: LockedKey, *, left: str | None = None) -> None:
     """Remove groups that are gone, and that no member needs, from the record of a key that goes on.
 
     So goes `left`, a group whose container was moved to another ctrl_group, if no member needs it and it has no task.

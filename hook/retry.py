@@ -96,7 +96,7 @@ def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
     A failure is reported, and the container is monitored all the same; then the group goes with its key.
     """
     try:
-        reclaim.retire(context, locked, left=attempt.left)
+        reclaim.remove_retired(context, locked, left=attempt.left)
     except (HookError, OSError) as error:
         context.run.complain("could not clean up a mon_group created by a failed attempt", error)
 
@@ -170,7 +170,7 @@ def _give_up(context: Context, former: str, container: Container, own: Key) -> N
         if state is not None and member is not None and displaces(container, member):
             key.settle(context, locked, replace(state, members=life_turns.displace(state.members, container.id)))
         else:
-            key.leave(context, locked, [container.id])
+            key.remove_members(context, locked, [container.id])
 
 
 def refuse_labels(labels: dict[str, str], state: KeyState) -> None:

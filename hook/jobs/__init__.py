@@ -18,7 +18,7 @@ from hook.context import Context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container
-from hook.key import leave, settle
+from hook.key import remove_members, settle
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import command, processes
 from hook.node.processes import Process, Processes
@@ -171,7 +171,7 @@ def _release_members(context: Context, locked: LockedKey, state: KeyState, outco
         context.run.complaints.append(HookError(Reason.TASK_GONE, f"{problem}: it has ended, or was released before"))
     _take_out(context, state, [*leaving])
     if leaving:
-        leave(context, locked, [*leaving], stops=True)
+        remove_members(context, locked, [*leaving], stops=True)
     outcomes.update(dict.fromkeys(leaving.values(), "released"))
 
 
@@ -390,7 +390,7 @@ def _undo(context: Context, key: str, joined: list[Container], before: _Before |
             if before is not None and before.state is not None and before.state.completed_at is None:
                 settle(context, locked, replace(state, members=others), ours)  # no member of before has left
             elif ours:
-                leave(context, locked, ours)
+                remove_members(context, locked, ours)
     except (HookError, OSError) as error:  # reconcile drops them once they are dead
         context.run.complain("a failed start could not be undone", error)
 

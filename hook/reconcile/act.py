@@ -33,10 +33,10 @@ from hook import (
 )
 from hook.conmon import leaves_out
 from hook.context import Context, read_config, read_container
-from hook.enter import begin
+from hook.enter import write_begin
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container
-from hook.key import end, leave, list_left, settle
+from hook.key import list_left, remove_members, settle, write_end
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman, processes, records
 from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, name_members
@@ -86,7 +86,7 @@ def carry_out(survey: Survey, action: Action) -> bool | Mover:
             return True
     # The calls below take the lock again, as a hook does.
     if action.verb == "remake":
-        return remake(survey, state, action.container)
+        return make_again(survey, state, action.container)
     return bring_in(survey, action.key, action.container, survey.late.limit(action.container)) or False
 
 
@@ -102,7 +102,7 @@ def _act_on_failure(survey: Survey, action: Action) -> bool | Mover:
     run, container = survey.context.run, action.container
     # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
     if action.verb == "retry":
-        return retry(survey, container)
+        return retry_failure(survey, container)
     with run.lock(container, system.monotonic()):
         records.remove_half_written(run, container)
         if _find(diagnose_failure(survey, container), action) is not None:
@@ -162,7 +162,7 @@ def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: b
     if by_order and state.recovering:  # its record may lack groups, which have its name
         for above in inventory.list_ctrl_groups(context.resctrl.root):
             of_name.append(f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
-    end(context, locked, by_order=by_order, removes=of_name)
+    write_end(context, locked, by_order=by_order, removes=of_name)
     return True
 
 
@@ -187,7 +187,7 @@ def _evict(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action)
 # --- Rebuilding a lost or damaged record from the kernel and the index
 
 
-def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
+def _write_rebuilt(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
     """Find the groups and the members of a key again. Raises HookError if a task matches no known container.
 
     Members are the containers whose IDs are in the names of the tasks' cgroups. The next pass drops dead ones, and
@@ -220,7 +220,7 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
     settle(context, locked, life_turns.rebuild(state, groups, members, kind, index))
     for group in locked.state.groups if locked.state is not None else []:  # a completed key has none
         if context.resctrl.exists(group.path):
-            begin(context, locked, group.path, is_made=False)
+            write_begin(context, locked, group.path, is_made=False)
     rebuilt = locked.state or state
     # Of a job, what its members have left behind.
     if kind != "job" and (unknown := _find_unknown(survey, rebuilt)):
@@ -283,11 +283,11 @@ def _find_unknown(survey: Survey, state: KeyState) -> list[int]:
 
 
 _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
-    "rebuild": _rebuild,
-    "drop": lambda survey, locked, _, action: leave(survey.context, locked, [action.container]),
+    "rebuild": _write_rebuilt,
+    "drop": lambda survey, locked, _, action: remove_members(survey.context, locked, [action.container]),
     "end": lambda survey, locked, state, _: end_key(survey.context, locked, state),
     "evict": _evict,
-    "retire": lambda survey, locked, *_: reclaim.retire(survey.context, locked),
+    "retire": lambda survey, locked, *_: reclaim.remove_retired(survey.context, locked),
     "forget": lambda survey, _locked, _state, action: survey.context.run.remove(Index, action.container),
     "name": lambda survey, locked, state, _: settle(
         survey.context, locked, labels.keep_labels(state, name_members(survey, state))
@@ -344,7 +344,7 @@ def adopt_running(survey: Survey, container: Container, other_keys: Iterable[str
     return _monitor(survey, container, key, other_keys)
 
 
-def retry(survey: Survey, name: str) -> bool | Mover:
+def retry_failure(survey: Survey, name: str) -> bool | Mover:
     """Retry a failed createRuntime with its recorded key; return False if the container has ended, or is monitored."""
     failure = survey.context.run.glance(Failure, name)
     if failure is None:
@@ -427,7 +427,7 @@ def check_job_processes(survey: Survey, key: str, joining: list[Container]) -> s
     return place
 
 
-def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
+def make_again(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     """Make the group of a live member again, like createRuntime, and move all its tasks in.
 
     Returns False if it has ended, or if another tool has taken it.
@@ -442,7 +442,7 @@ def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
-            reclaim.retire(context, locked, left=member.group)
+            reclaim.remove_retired(context, locked, left=member.group)
 
 
 def _monitor(

@@ -282,7 +282,7 @@ class Watch:
         finally:  # also without a new RMID: the former group may hold the last one
             # If a hook has the lock now, that group stays on record and goes with its key.
             with suppress(HookError), context.run.lock(state.key, system.monotonic()) as locked:
-                reclaim.retire(context, locked, left=place.member.group)
+                reclaim.remove_retired(context, locked, left=place.member.group)
 
     @contextmanager
     def _guard(self, what: str) -> Iterator[None]:

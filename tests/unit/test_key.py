@@ -270,7 +270,7 @@ def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(node: No
     before = node.state()
     context = node.context()
     with context.run.lock(UID, node.kernel.now) as locked:
-        reclaim.retire(context, locked)
+        reclaim.remove_retired(context, locked)
     assert node.state() == before
 
 

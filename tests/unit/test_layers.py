@@ -112,6 +112,30 @@ def test_pure_layer_imports_only_itself_and_reads_no_clock() -> None:
     assert {node for node in nodes if node.startswith("time.")} == {"time.strftime", "time.gmtime"}
 
 
+TRANSITIONS = ("life", "life_end", "life_turns")
+FUNCTIONS = [(name, node) for name, tree in TREES.items() for node in tree.body if isinstance(node, ast.FunctionDef)]
+
+
+def test_a_call_says_whether_it_only_makes_a_record_or_writes() -> None:
+    """What holds a key's lock is called like no transition, and a transition is called by its module."""
+    pure = {function.name for module, function in FUNCTIONS if module in TRANSITIONS}
+    locked = {
+        function.name.strip("_")
+        for module, function in FUNCTIONS
+        if module not in PURE and "locked" in {argument.arg.strip("_") for argument in function.args.args}
+    }
+    assert {"settle", "enter", "remove_members"} <= locked
+    assert pure & locked == set()
+    bare = {
+        alias.name
+        for module in TREES.keys() - PURE
+        for node in ast.walk(TREES[module])
+        if isinstance(node, ast.ImportFrom) and (node.module or "").removeprefix("hook.") in TRANSITIONS
+        for alias in node.names
+    }
+    assert bare & pure == set()
+
+
 def list_started(*modules: str) -> set[str]:
     """The modules of the core that these import at once."""
     started, further = set[str](), {*modules}

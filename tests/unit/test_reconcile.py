@@ -768,7 +768,7 @@ def test_each_action_is_done_once_and_a_second_run_finds_nothing_to_do(node: Nod
 def test_action_that_changes_nothing_has_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.start()
     node.kernel.die(7)
-    monkeypatch.setattr(acting, "leave", lambda *_: None)
+    monkeypatch.setattr(acting, "remove_members", lambda *_: None)
     outcomes = node.repair().outcomes
     assert [(outcome.action.verb, outcome.problem) for outcome in outcomes] == [
         ("drop", None), ("drop", "it was done, and is needed again"),

@@ -44,7 +44,7 @@ def test_a_run_leaves_its_start_its_end_and_what_it_did_and_counts_add_up(node: 
 def test_failed_actions_are_counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.start()
     node.kernel.die(7)
-    monkeypatch.setattr(act, "leave", fails(errno.EIO))
+    monkeypatch.setattr(act, "remove_members", fails(errno.EIO))
     assert not node.repair().is_whole
     result = node.reconciled()
     assert (result.actions, result.failures, result.failed) == ({}, {"drop": 1}, 1)
