@@ -90,7 +90,7 @@ def _try_once(context: Context, attempt: Attempt) -> None:
 
             reclaim.end_lingered(context, locked)
             before = locked.state
-        check_record((key, attempt.kind), container.labels, before)
+        check_record((key, attempt.kind), container.job_labels, before)
         group = life.find_group(before, new_group)
         former = before.members.get(container.id) if before is not None else None
         member = _make_member(container, former, group, mon_group)
@@ -141,7 +141,7 @@ def _find_group(context: Context, attempt: Attempt) -> tuple[MonGroup, str]:
 # --- The record
 
 
-def check_record(key: Key, labels: dict[str, str], state: KeyState | None) -> None:
+def check_record(key: Key, job_labels: dict[str, str], state: KeyState | None) -> None:
     """Raise HookError if a job would join a container's key, or a container a job's (`bad_key`), or it may (`io`).
 
     Or if the present run of a job was not begun with these labels: one run has one line in the history.
@@ -151,10 +151,12 @@ def check_record(key: Key, labels: dict[str, str], state: KeyState | None) -> No
         if state.recovering:  # nothing says whose it is
             raise HookError(Reason.IO, "not rebuilt", key=name)
         raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
-    if labels and state is not None and state.completed_at is None and not labels.items() <= state.job_labels.items():
+    if not job_labels or state is None or state.completed_at is not None:
+        return
+    if not job_labels.items() <= state.job_labels.items():
         from hook import retry
 
-        retry.refuse_labels(labels, state)
+        retry.refuse_labels(job_labels, state)
 
 
 def _make_member(container: Container, former: Member | None, group: MonGroup, mon_group: str) -> Member:

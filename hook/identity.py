@@ -53,7 +53,7 @@ class Container:
         # The --history of its hook. That of reconcile is only for keys that are no pods, and whose hook named no file.
         self.history_file = ""
         # The --label of a job.
-        self.labels: dict[str, str] = {}
+        self.job_labels: dict[str, str] = {}
         # Its process has used CPU time before it joined, which no group of its key has counted.
         self.is_late = False
 

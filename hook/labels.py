@@ -30,13 +30,13 @@ def name_key(state: KeyState, container: str = "") -> Names:
     return state.pod_namespace, state.pod_name, name
 
 
-def read_labels(state: KeyState) -> dict[str, str]:
+def read_metric_labels(state: KeyState) -> dict[str, str]:
     """Return the names in the labels of a key's metrics, empty ones too."""
     known = zip(("namespace", "pod", "container"), name_key(state))
     return state.labels or {label: name or "" for label, name in known}
 
 
-def keep_labels(before: KeyState, after: KeyState) -> KeyState:
+def keep_metric_labels(before: KeyState, after: KeyState) -> KeyState:
     """Keep the labels of a key's metrics when it gets other names: one key is one series for as long as it exists."""
-    labels = read_labels(before)
-    return after if read_labels(after) == labels else replace(after, labels=labels)
+    labels = read_metric_labels(before)
+    return after if read_metric_labels(after) == labels else replace(after, labels=labels)

@@ -97,13 +97,13 @@ def join(state: KeyState | None, attempt: Attempt, member: Member, group: MonGro
         pod_name=state.pod_name or container.pod.name,
         name=(member.name or state.name) if state.kind == "container" else None,
         history_file=("" if begins else state.history_file) or container.history_file,
-        job_labels=container.labels if begins else state.job_labels,
+        job_labels=container.job_labels if begins else state.job_labels,
     )
     known = (state.pod_namespace, state.pod_name, state.name)
     if state.groups and known != (joined.pod_namespace, joined.pod_name, joined.name):
         from hook import labels
 
-        joined = labels.keep_labels(state, joined)
+        joined = labels.keep_metric_labels(state, joined)
     return joined
 
 

@@ -200,7 +200,8 @@ class KeyState(Model):
     pod_name: str | None = None
     # The name of a key that is one container, which stays when the member has left.
     name: str | None = None
-    # The names in the labels of its metrics, if those on record have changed since (labels.keep_labels).
+    # The labels of its metrics, if the names on record have changed since
+    # (labels.keep_metric_labels). Those of a job are `job_labels`.
     labels: dict[str, str] = {}
     # Members may be missing, so that only reconcile may end the key.
     recovering: bool = False
@@ -221,7 +222,7 @@ class KeyState(Model):
     # The file for its line in the history, also if a command without --history ends the key.
     history_file: Annotated[str, AfterValidator(names.check_file)] = ""
     owed: Owed | None = None
-    # A job's --label, which the call that begins a run gives; `labels` are another thing.
+    # A job's --label, which the call that begins a run gives.
     job_labels: Labels = {}
     # How many runs the key has had since its creation, or its return from completion.
     runs: Natural = 1
@@ -276,5 +277,5 @@ class Failure(Model):
     name: str | None = None
     # The --history of its hook.
     history_file: Annotated[str, AfterValidator(names.check_file)] = ""
-    # The --label of a job.
+    # The --label of a job, which all other records call `job_labels`.
     labels: Labels = {}

@@ -227,7 +227,7 @@ def make_failure(
             pod=pod.name,
             name=pod.container,
             history_file=subject.history_file,
-            labels=subject.labels,
+            labels=subject.job_labels,
         )
     if key is not None:
         fields["key"], fields["kind"] = key

@@ -173,11 +173,11 @@ def _give_up(context: Context, former: str, container: Container, own: Key) -> N
             key.remove_members(context, locked, [container.id])
 
 
-def refuse_labels(labels: dict[str, str], state: KeyState) -> None:
+def refuse_labels(job_labels: dict[str, str], state: KeyState) -> None:
     """Raise HookError `bad_key` about labels that the present run of a job has not begun with.
 
     If its members are all dead (`io`), the run ends at the next reconcile, which then tries again.
     """
-    given, known = (", ".join(map("=".join, each.items())) or "none" for each in (labels, state.job_labels))
+    given, known = (", ".join(map("=".join, each.items())) or "none" for each in (job_labels, state.job_labels))
     dead = (system.is_dead(member.pid, member.starttime) for member in state.members.values())
     raise HookError(Reason.IO if all(dead) else Reason.BAD_KEY, "other labels", key=state.key, given=given, known=known)

@@ -214,13 +214,13 @@ class RunDir(Reader):
 
         return damage.set_aside(self, key, error)
 
-    def write_index(self, container: str, key: str, file: str = "", labels: dict[str, str] | None = None) -> None:
+    def write_index(self, container: str, key: str, file: str = "", job_labels: dict[str, str] | None = None) -> None:
         """Note, under its key's lock, which key a container belongs to, and the file and labels of the key's line.
 
         A displaced member (names.name_displaced) gets none: poststop names the ID, which is another member's.
         """
         if "@" not in container:
-            self.write(Index, container, Index(key=key, history_file=file, job_labels=labels or {}), owner=key)
+            self.write(Index, container, Index(key=key, history_file=file, job_labels=job_labels or {}), owner=key)
 
     # --- Marks: files without a model
 

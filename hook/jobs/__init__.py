@@ -322,7 +322,7 @@ def _find(pid: int, history: str, labels: dict[str, str] | None) -> Container:
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
     process = read_container(processes.name_job_process(pid, int(fields[19])), pid, "", {}, [])
-    process.history_file, process.labels = history, labels or {}
+    process.history_file, process.job_labels = history, labels or {}
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
     return process

@@ -128,4 +128,4 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     name = (state.name or given) if state.kind == "container" else None
     named = replace(state, pod_name=digits, name=name, members=members)
     # The hook that records a container has the digits only: as a label they stay, also if the record was lost.
-    return labels.keep_labels(named, replace(named, pod_name=pod))
+    return labels.keep_metric_labels(named, replace(named, pod_name=pod))

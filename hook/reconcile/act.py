@@ -211,12 +211,12 @@ def _write_rebuilt(survey: Survey, locked: LockedKey, state: KeyState, _action: 
             if index is not None and index.key == key:
                 indexes.append(index)
     file = next(filter(None, [state.history_file, *(index.history_file for index in indexes)]), "")
-    labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
+    job_labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
     members = state.members
     for group in groups:
         members = {**_find_members(survey, key, group.path, file), **members}
     kind = "job" if any(map(processes.parse_job_process, members)) else state.kind
-    index = Index(key=key, history_file=file, job_labels=labels)
+    index = Index(key=key, history_file=file, job_labels=job_labels)
     settle(context, locked, life_turns.rebuild(state, groups, members, kind, index))
     for group in locked.state.groups if locked.state is not None else []:  # a completed key has none
         if context.resctrl.exists(group.path):
@@ -290,7 +290,7 @@ _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] 
     "retire": lambda survey, locked, *_: reclaim.remove_retired(survey.context, locked),
     "forget": lambda survey, _locked, _state, action: survey.context.run.remove(Index, action.container),
     "name": lambda survey, locked, state, _: settle(
-        survey.context, locked, labels.keep_labels(state, name_members(survey, state))
+        survey.context, locked, labels.keep_metric_labels(state, name_members(survey, state))
     ),
     "prune": _prune,
     "write": lambda survey, locked, state, _: write_owed(survey.context, locked, state, survey.surplus[state.key]),
@@ -352,7 +352,7 @@ def retry_failure(survey: Survey, name: str) -> bool | Mover:
     container = make_container(name, failure.pid or 0, failure.bundle or "", None)
     if failure.starttime not in (None, container.starttime):
         return False
-    container.history_file, container.labels = failure.history_file, failure.labels
+    container.history_file, container.job_labels = failure.history_file, failure.labels
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name

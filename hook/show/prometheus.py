@@ -19,7 +19,7 @@ from itertools import chain, starmap
 
 from hook import __version__, counters, rare, report, system
 from hook.errors import HookError, Reason, as_hook_error
-from hook.labels import read_labels
+from hook.labels import read_metric_labels
 from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.node.sums import RUNS
@@ -75,7 +75,7 @@ def make_families(
     """
     former = former or Former()
     # reconcile looks for the names of a record that was lost: until then its labels could change.
-    keys = [key for key in node.keys if not key.state.recovering or any(read_labels(key.state).values())]
+    keys = [key for key in node.keys if not key.state.recovering or any(read_metric_labels(key.state).values())]
     uses = _sum_keys(keys)
     families = [*_make_event_families(uses, PREFIX, "", former, has_created=has_created)]
     families += _make_event_families(_list_uncharged(node), NODE, ", of tasks in no mon_group", former)
@@ -344,7 +344,7 @@ def _identify(key: SeenKey) -> Labels:
 
     Otherwise Prometheus would add those of the pod in which the exporter runs.
     """
-    labels = read_labels(key.state)
+    labels = read_metric_labels(key.state)
     kind = "uid" if key.state.kind == "pod" else f"{key.state.kind}_id" if labels.get("namespace") else "key"
     return (
         *((name, printable(labels.get(name, ""))) for name in ("namespace", "pod", "container")),

@@ -132,7 +132,7 @@ def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: N
         container = read_container(ID, pid, "/nowhere", {})
         container.pod.container = name
         create_runtime(node.context(), container)
-        assert (node.state(ID).name, labels.read_labels(node.state(ID))["container"]) == (known, "old")
+        assert (node.state(ID).name, labels.read_metric_labels(node.state(ID))["container"]) == (known, "old")
         node.stop(ID, pid)
 
 

@@ -127,7 +127,7 @@ def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: No
         node.spawn(pid, "/user.slice")
     jobs.assign(node.context(), "a", {7: ""}, ALICE)
     other = read_container("job-8-100", 8, "", {}, [])
-    other.labels = {"user": "bob"}
+    other.job_labels = {"user": "bob"}
     with pytest.raises(HookError, match="other labels"):
         create_runtime(node.context(), other, ("a", "job"))
     assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
@@ -157,7 +157,7 @@ def test_run_of_other_labels_ends_the_one_before_unless_a_process_of_that_lives(
 def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) -> None:
     node.spawn(7, "/user.slice")
     process = read_container("job-7-100", 7, "", {}, [])
-    process.labels = ALICE
+    process.job_labels = ALICE
     failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "assign", process, ("a", "job"))
     write_record(node.context(), failure)
     assert "retry" in node.verbs()

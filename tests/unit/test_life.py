@@ -119,7 +119,8 @@ class LifeOfKey:
         group = life.find_group(
             self.state, MonGroup(path=step.path, ctrl_group="/" if "gold" not in step.path else "gold")
         )
-        container: Any = SimpleNamespace(id=step.name, pod=SimpleNamespace(namespace=None, name=None), labels={})
+        container: Any = SimpleNamespace(id=step.name, pod=SimpleNamespace(namespace=None, name=None))
+        container.job_labels = {}
         container.history_file = self.files[formats.format_utc(self.clock)] = FILES[step.amount % 2]
         member = Member(pid=7, starttime=1, group=group.path)
         attempt = life.Attempt(container, ("c1", "container"), None, 0.0, 0.0)

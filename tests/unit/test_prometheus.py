@@ -200,8 +200,8 @@ def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: Node
     state = node.live("c1", pod_name=POD, name="app")
     expected = {"namespace": "", "pod": POD, "container": "app", "key": "c1"}
     assert labels_of(node) == expected
-    labelled = labels.keep_labels(state, replace(state, pod_name="keep"))
-    for again in (state, labelled, labels.keep_labels(labelled, replace(labelled, pod_name="kept", name="new"))):
+    labelled = labels.keep_metric_labels(state, replace(state, pod_name="keep"))
+    for again in (state, labelled, labels.keep_metric_labels(labelled, replace(labelled, pod_name="kept", name="new"))):
         node.record(**again.model_dump())
         assert labels_of(node) == expected
         infos = {series for series in scraped(node) if series[0] == "resctrl_mon_key_info"}

@@ -127,9 +127,6 @@ def test_a_writer_without_the_lock_shares_its_temporary_file_with_no_other(node:
     assert run.glance(Failure, "c1") == a_failure()
 
 
-KEY = (UID, "pod")
-
-
 def container() -> Container:
     made = read_container("c1", 7, "/bundle", {})
     made.starttime = 99
@@ -139,7 +136,7 @@ def container() -> Container:
 
 def test_a_record_has_what_is_known_of_the_container(node: Node) -> None:
     error = HookError(Reason.DENIED, "p\udcff\n\u2028", tried="t", kernel="k", hint="h")
-    failure = report.make_failure(error, "createRuntime", container(), KEY, is_monitored=True)
+    failure = report.make_failure(error, "createRuntime", container(), (UID, "pod"), is_monitored=True)
     report.write_record(node.context(), failure)
     assert RunDir(RUN).glance(Failure, "c1") == failure
     fields = failure.model_dump()
