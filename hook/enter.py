@@ -34,7 +34,7 @@ def enter(context: Context, locked: LockedKey, after: KeyState, path: str, attem
         after = life.resume(after, group) if is_there else _remake(after, path)
     # The index before the member: killed in between, poststop finds a key without this member and tidies up.
     # In the other order a poststop without annotations would never find the member.
-    context.run.write_index(container.id, after.key, after.history_file, after.job_labels)
+    context.run.write_index(container.id, after, after.members[container.id])
     # The member and the group before mkdir: killed after it, the group is on record and cannot leak.
     locked.commit(after)
     is_made = context.resctrl.make(path)

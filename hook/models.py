@@ -237,10 +237,16 @@ class KeyState(Model):
 
 
 class Index(Model):
-    """`members/<container-id>.json`: the key of a container, for a poststop that comes without annotations (Podman)."""
+    """`members/<container-id>.json`: the key of a container, for a poststop that comes without annotations (Podman).
+
+    It is written before the key's record, and has what a record that is lost takes to rebuild.
+    """
 
     version: Version = 1
     key: Id
+    # The container's process, as in Member; a record of an earlier version has none.
+    pid: Pid | None = None
+    starttime: Natural | None = None
     # As in KeyState: a record that reconcile rebuilds has them from here.
     history_file: Annotated[str, AfterValidator(names.check_file)] = ""
     job_labels: Labels = {}

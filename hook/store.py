@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from hook.models import Model
+    from hook.models import Member, Model
 
     ModelT = TypeVar("ModelT", bound=Model)
 
@@ -214,13 +214,20 @@ class RunDir(Reader):
 
         return damage.set_aside(self, key, error)
 
-    def write_index(self, container: str, key: str, file: str = "", job_labels: dict[str, str] | None = None) -> None:
-        """Note, under its key's lock, which key a container belongs to, and the file and labels of the key's line.
+    def write_index(self, container: str, state: KeyState, member: Member) -> None:
+        """Note, under its key's lock, which key a container belongs to, and what a rebuild of its record needs.
 
         A displaced member (names.name_displaced) gets none: poststop names the ID, which is another member's.
         """
         if "@" not in container:
-            self.write(Index, container, Index(key=key, history_file=file, job_labels=job_labels or {}), owner=key)
+            index = Index(
+                key=state.key,
+                pid=member.pid,
+                starttime=member.starttime,
+                history_file=state.history_file,
+                job_labels=state.job_labels,
+            )
+            self.write(Index, container, index, owner=state.key)
 
     # --- Marks: files without a model
 

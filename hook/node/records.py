@@ -211,7 +211,7 @@ class Contents:
 
     states: dict[str, KeyState]
     unreadable: set[str]  # the keys with an unreadable state
-    index: dict[str, str | None]  # the key of each container; None if its entry is unreadable
+    index: dict[str, Index | None]  # by container; None if its entry is unreadable
     failed: list[str]  # the containers with a failure record
     half_failures: list[str]  # those whose failure record is incomplete, because the hook was killed
     asides: dict[str, list[str]]  # by key, the unreadable files that were set aside more than a day ago
@@ -223,7 +223,7 @@ def read_contents(run: Reader) -> Contents:
     groups = _list(run, "groups")
     records = {key: read_state(run, key) for key in _cut(groups, "", ".json")}
     failures, members = _list(run, "unmonitored"), _list(run, "members")
-    index = {container: glance_index(run, container) for container in _cut(members, "", ".json")}
+    index = {container: run.glance(Index, container) for container in _cut(members, "", ".json")}
     states = {key: state for key, state in records.items() if isinstance(state, KeyState)}
     unreadable = {key for key, state in records.items() if isinstance(state, Broken)}
     asides: dict[str, list[str]] = {}

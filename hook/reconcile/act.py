@@ -9,7 +9,7 @@ each of which survives a kill.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -41,7 +41,7 @@ from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman, processes, records
 from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, name_members
 from hook.reconcile.move import Mover, Place, Source, read_groups
-from hook.reconcile.survey import Survey
+from hook.reconcile.survey import Survey, find_process
 from hook.store import LockedKey
 from hook.unmonitored import close
 from hook.words import format_count
@@ -76,7 +76,7 @@ def carry_out(survey: Survey, action: Action) -> bool | Mover:
         return _act_on_failure(survey, action)
     with run.lock(action.key, system.monotonic()) as locked:
         if action.container:
-            survey.records.index[action.container] = records.glance_index(run, action.container)
+            survey.records.index[action.container] = run.glance(Index, action.container)
         needed_now = _find(diagnose_key(survey, action.key, locked.state, action.container), action)
         if needed_now is None:
             return False
@@ -190,8 +190,8 @@ def _evict(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action)
 def _write_rebuilt(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
     """Find the groups and the members of a key again. Raises HookError if a task matches no known container.
 
-    Members are the containers whose IDs are in the names of the tasks' cgroups. The next pass drops dead ones, and
-    ends a key without members.
+    Members are the live processes in the index. Of what the index lacks, the cgroups' names say which container it is.
+    The next pass drops dead ones, and ends a key without members.
     """
     context, key = survey.context, state.key
     # The groups with the key in their name, and those without a record, at the survey and now.
@@ -202,65 +202,86 @@ def _write_rebuilt(survey: Survey, locked: LockedKey, state: KeyState, _action: 
         if context.resctrl.exists(path) and survey.find_owner(path) == key:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=survey.groups.name_ctrl_group(path)))
-    # One that the survey could not read may have the file and the labels. OSError: it cannot be read now, either.
-    unread = [container for container, owner in survey.records.index.items() if owner is None]
-    indexes = []
-    for name in [*survey.indexed.get(key, ()), *unread]:
-        with suppress(ValueError):  # it is damaged
-            index = context.run.read(Index, name)
-            if index is not None and index.key == key:
-                indexes.append(index)
-    file = next(filter(None, [state.history_file, *(index.history_file for index in indexes)]), "")
-    job_labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
-    members = state.members
-    for group in groups:
-        members = {**_find_members(survey, key, group.path, file), **members}
-    kind = "job" if any(map(processes.parse_job_process, members)) else state.kind
+    indexes = _read_indexes(survey, key)
+    located = {name: process for name, index in indexes.items() if (process := find_process(name, index))}
+    members = {**_find_members(survey, groups, located), **state.members}
+    is_job = any(map(processes.parse_job_process, members))
+    # A cgroup that is named as a job is no container's.
+    unindexed = {} if is_job else _find_by_cgroups(survey, key, groups, {*members, *located})
+    file = next(filter(None, [state.history_file, *(index.history_file for index in indexes.values())]), "")
+    job_labels = next(filter(None, (index.job_labels for index in indexes.values())), state.job_labels)
     index = Index(key=key, history_file=file, job_labels=job_labels)
-    settle(context, locked, life_turns.rebuild(state, groups, members, kind, index))
+    kind = "job" if is_job else state.kind
+    rebuilt = life_turns.rebuild(state, groups, {**members, **unindexed}, kind, index)
+    for name, member in unindexed.items():
+        context.run.write_index(name, rebuilt, member)
+    settle(context, locked, rebuilt)
     for group in locked.state.groups if locked.state is not None else []:  # a completed key has none
         if context.resctrl.exists(group.path):
             write_begin(context, locked, group.path, is_made=False)
-    rebuilt = locked.state or state
+    rebuilt = locked.state or rebuilt
     # Of a job, what its members have left behind.
-    if kind != "job" and (unknown := _find_unknown(survey, rebuilt)):
+    if not is_job and (unknown := _find_unknown(survey, rebuilt, located)):
         holders = processes.describe_tasks(unknown)
         raise HookError(Reason.IO, f"its group has tasks that match no known container: {holders}")
     # With its names at once: until then its metrics are not exported, and their labels do not change any more.
     settle(context, locked, validation.replace(name_members(survey, rebuilt), recovering=False))
 
 
-def _find_members(survey: Survey, key: str, path: str, file: str) -> dict[str, Member]:
-    """Find the live containers of a key, by the index and by the tasks in one of its groups; write their index.
+def _read_indexes(survey: Survey, key: str) -> dict[str, Index]:
+    """Read what the index has of a key now, by container. Raises OSError if a part of it cannot be read."""
+    unread = [container for container, index in survey.records.index.items() if index is None]
+    indexes = {}
+    for name in [*survey.indexed.get(key, ()), *unread]:
+        with suppress(ValueError):  # it is damaged
+            index = survey.context.run.read(Index, name)
+            if index is not None and index.key == key:
+                indexes[name] = index
+    return indexes
 
-    The processes of a job have their pids and start times in the index.
-    """
-    run, members = survey.context.run, dict[str, Member]()
-    for name in survey.indexed.get(key, ()):
-        parsed = processes.parse_job_process(name)
-        if parsed is None:
-            continue
-        pid, starttime = parsed
+
+def _find_members(survey: Survey, groups: list[MonGroup], located: dict[str, tuple[int, int]]) -> dict[str, Member]:
+    """Make members of the live processes in the index of a key that has groups, each in the one that lists it."""
+    tasks = {group.path: survey.context.resctrl.tasks(group.path) or set() for group in groups}
+    members = {}
+    for name, (pid, starttime) in located.items() if groups else ():
+        # One that is in none was moved away, or its hook was killed: it is brought in.
+        group = next((path for path, tids in tasks.items() if pid in tids), groups[0].path)
         cgroup = identity.choose_cgroup(system.cgroups(pid), name)
         # Last: then the cgroup is that of this process, and not of one that has got its number.
-        if records.glance_index(run, name) == key and system.is_dead(pid, starttime) is False:
-            members[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
-    if members:  # a cgroup that is named as the job is no container's
-        return members
-    for name, init in survey.find_containers(path).items():
-        cgroup = identity.choose_cgroup(system.cgroups(init.pid), name)
-        is_of_key = (records.glance_index(run, name) or key) == key  # a hook may have recorded it since the survey
-        if is_of_key and not system.is_dead(init.pid, init.starttime):  # last, as above
-            members[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
-            run.write_index(name, key, file)
+        if system.is_dead(pid, starttime) is False:
+            members[name] = Member(pid=pid, starttime=starttime, group=group, cgroup=cgroup)
     return members
 
 
-def _find_unknown(survey: Survey, state: KeyState) -> list[int]:
+def _find_by_cgroups(survey: Survey, key: str, groups: list[MonGroup], known: Collection[str]) -> dict[str, Member]:
+    """Find the containers in the groups of a key, except the `known` ones: each by the process that started first.
+
+    They have no entry in the index, or one of an earlier version. The cgroups' names decide: a container of the index,
+    the key itself, or a text that looks like an ID. Only processes of the survey count.
+    """
+    run, before, members = survey.context.run, survey.processes.by_pid, dict[str, Member]()
+    texts = {*survey.records.index, key}
+    for group in groups:
+        there = before.keys() & (survey.context.resctrl.tasks(group.path) or ())
+        for pid in sorted(there, key=lambda pid: (before[pid].starttime, pid)):
+            cgroups, starttime = system.cgroups(pid), before[pid].starttime
+            for name in filter(None, (processes.find_container(place, texts) for place in cgroups)):
+                if name in known or name in members:
+                    continue
+                is_of_key = (records.glance_index(run, name) or key) == key  # a hook may have recorded it since
+                if is_of_key and not system.is_dead(pid, starttime):  # last, as above
+                    cgroup = identity.choose_cgroup(cgroups, name)
+                    members[name] = Member(pid=pid, starttime=starttime, group=group.path, cgroup=cgroup)
+    return members
+
+
+def _find_unknown(survey: Survey, state: KeyState, located: dict[str, tuple[int, int]]) -> list[int]:
     """Find the live tasks of no known container in the groups of a key.
 
-    Tasks of another key's container do not count: a reused RMID brought them in, and they are evicted later. Nor do
-    tasks that started after the survey: each is a child of another task, or of a container that a hook has recorded.
+    Tasks of a container in the index do not count: its init has ended, or a reused RMID brought in those of another
+    key's, which are evicted later. Nor do tasks that started after the survey: each is a child of another task, or of a
+    container that a hook has recorded.
     """
     tids = {tid for group in state.groups for tid in survey.context.resctrl.tasks(group.path) or ()}
     look, index = survey.processes, survey.records.index
@@ -270,15 +291,18 @@ def _find_unknown(survey: Survey, state: KeyState) -> list[int]:
         known |= look.find_pids(member) | look.find_pids_in_own_cgroup(member)
         reading = look.read_threads_in_own_cgroup(member)  # also those whose cgroup /proc does not show
         tids -= reading.tids if reading is not None else set()
+    # A failed read took these for dead, or they may live.
+    missing = located.keys() - state.members.keys()
+    unsure = {name for name in missing if system.is_dead(*located[name]) is not True}
     unknown = list[int]()
     for tid in tids - look.list_threads(known):
-        if len(unknown) == _ENOUGH:
-            break
         if system.is_dead(tid) is True or look.is_newer(tid):
             continue
-        ids = filter(None, (processes.find_container(place, index) for place in system.cgroups(tid)))
-        if all(name not in state.members and (index.get(name) or state.key) == state.key for name in ids):
+        names = [processes.find_container(place, index) for place in system.cgroups(tid)]
+        if all(index.get(name or "") is None or name in unsure for name in names):
             unknown.append(tid)
+        if len(unknown) == _ENOUGH:
+            break
     return unknown
 
 

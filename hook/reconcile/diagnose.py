@@ -111,7 +111,8 @@ def _diagnose_files(survey: Survey, key: str, state: KeyState | None, only: str)
     for container in [only] if only else survey.indexed.get(key, ()):
         is_member = state is not None and container in state.members
         is_awaited = state is None and key in map(partial(reclaim.parse_key, survey.context), survey.orphans)
-        if not (rebuilds or is_member or is_awaited) and survey.records.index.get(container) == key:
+        index = survey.records.index.get(container)
+        if not (rebuilds or is_member or is_awaited) and index is not None and index.key == key:
             yield Action("forget", key, container, why="it is in the index but not a member")
     for path in contents.asides.get(key, ()):
         yield Action("tidy", key, path=path, why="it was set aside a day ago")

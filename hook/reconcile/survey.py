@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hook import counters, identity, inventory, reclaim, system
 from hook.context import Context
 from hook.errors import HookError
-from hook.models import Failure, KeyState, Member, MonGroup
+from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import engines, podman, processes, records
 from hook.node.runtimes import Answers
 from hook.reconcile.record import LateCpu, read_record
@@ -79,10 +79,10 @@ class Survey:
         self.podman = podman.PodmanNames(context.run.path)
         self.records = records.read_contents(context.run)
         self.states = self.records.states
-        self.indexed: dict[str, list[str]] = {}  # by key, the containers in the index
-        for container, key in self.records.index.items():
-            if key is not None:
-                self.indexed.setdefault(key, []).append(container)
+        self.indexed: dict[str, dict[str, Index]] = {}  # by key, the containers in the index
+        for container, index in self.records.index.items():
+            if index is not None:
+                self.indexed.setdefault(index.key, {})[container] = index
         # After the records, so that the init of each member is among the processes. This is the only look at all
         # processes in a pass; later looks read single containers.
         own_cgroups = [*self._list_own_cgroups()]
@@ -166,30 +166,17 @@ class Survey:
         them.
         """
         name = reclaim.parse_key(self.context, path)
-        keys = {key for key in map(self.records.index.get, self.find_containers(path)) if key is not None}
+        tasks = system.try_call(self.context.resctrl.tasks, path) or set()
+        keys = {key for pid in tasks & self._inits.keys() for key in [self._inits[pid]]}
         if name in keys or not keys:
             return name
         return keys.pop() if len(keys) == 1 else None
 
-    def find_containers(self, path: str) -> dict[str, processes.Process]:
-        """Find the containers that have processes in a group, each with its init: the one that started first.
-
-        The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
-        processes of the survey count, and only if they are still alive.
-        """
-        known = {*self.records.index, reclaim.parse_key(self.context, path) or ""}
-        before = self.processes.by_pid
-        tasks = system.try_call(self.context.resctrl.tasks, path) or set()
-        inits: dict[str, processes.Process] = {}
-        there = [before[pid] for pid in tasks & before.keys()]
-        for process in sorted(there, key=lambda process: (process.starttime, process.pid)):
-            now = system.try_call(processes.look_at, process.pid)
-            if now is None or now.starttime != process.starttime:
-                continue
-            for name in (processes.find_container(place, known) for place in now.cgroups):
-                if name is not None:
-                    inits.setdefault(name, now)
-        return inits
+    @cached_property
+    def _inits(self) -> dict[int, str]:
+        """The keys of the live processes in the index, by pid."""
+        entries = ((key, find_process(*entry)) for key, of_key in self.indexed.items() for entry in of_key.items())
+        return {found[0]: key for key, found in entries if found is not None and not system.is_dead(*found)}
 
     @cached_property
     def early(self) -> set[str]:
@@ -255,3 +242,13 @@ class Survey:
             if failure is not None and failure.pid is not None and not system.is_dead(failure.pid, failure.starttime):
                 cgroups = (identity.find_own(place, name) for place in system.cgroups(failure.pid))
                 yield from filter(None, cgroups)
+
+
+def find_process(name: str, index: Index) -> tuple[int, int] | None:
+    """Return the pid and the start time of a container in the index; None: its entry is of a version without them.
+
+    A process of a job has both in its name.
+    """
+    if index.pid is not None and index.starttime is not None:
+        return index.pid, index.starttime
+    return processes.parse_job_process(name)

@@ -13,7 +13,7 @@ from hook import context, jobs
 from hook.context import read_container
 from hook.create import create_runtime
 from hook.errors import HookError
-from hook.models import Failure, State
+from hook.models import Failure, Index, State
 from hook.node.runtimes import Answers
 from hook.reconcile import act as acting
 from hook.reconcile.run import Repairs
@@ -98,6 +98,36 @@ def test_rebuild_knows_a_container_of_a_plain_name_by_its_group(node: Node) -> N
     assert [[member.pid for member in state.members.values()] for state in states if state] == [[7], [8]]
 
 
+@pytest.mark.parametrize(
+    ("index", "cgroup"),
+    [
+        ({}, "/elsewhere"),  # which names no container
+        ({"pid": None, "starttime": None}, cgroup_of()),
+    ],
+    ids=["by its process", "by its cgroup, since an earlier version wrote the index"],
+)
+def test_rebuild_knows_a_container_of_the_index(node: Node, index: dict[str, None], cgroup: str) -> None:
+    node.start()
+    enters(node, cgroup)
+    node.edit(f"members/{ID}.json", **index)
+    node.remove(f"groups/{UID}.json")
+    node.repair()
+    assert (node.members(), node.state().recovering, node.groups()) == ({ID: 7}, False, {f"oci-{UID}": {7}})
+    written = RunDir(RUN).read(Index, ID)
+    assert written is not None
+    assert (written.pid, written.starttime) == (7, 100)
+
+
+def test_rebuild_brings_in_a_container_of_the_index_that_was_moved_out(node: Node) -> None:
+    """Its index is written first: the hook was killed, or another tool moved its init, and not what that started."""
+    node.start()
+    node.spawn(8, group=f"mon_groups/oci-{UID}")
+    node.kernel.put("/sys/fs/resctrl", b"7")
+    node.remove(f"groups/{UID}.json")
+    node.repair()
+    assert (node.members(), node.groups()) == ({ID: 7}, {f"oci-{UID}": {7, 8}})
+
+
 def test_a_pods_container_is_in_its_pod_wherever_it_has_gone(node: Node) -> None:
     path = f"/kubepods/pod{UID}/crio-{ID}"
     enters(node, f"{path}/pod{VICTIM}")
@@ -157,7 +187,7 @@ def test_retry_goes_by_the_recorded_key_where_the_bundle_does_not_say(
 ) -> None:
     enters(node, f"/tenant/pod{VICTIM}")
     if not known:
-        RunDir(RUN).write_index(ID, UID)
+        RunDir(RUN).write(Index, ID, Index(key=UID))
     assert retry(node, bundle_of(node, path, CLAIM), **known).is_whole
     assert (node.groups(), node.state(UID).kind) == ({f"oci-{UID}": {7}}, "pod")
     assert RunDir(RUN).glance(Failure, ID) is None

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook import names, reclaim, system
-from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
+from hook.models import Failure, Index, KeyState, Member, MonGroup, Options, Owed
 from hook.node import records
 from hook.reconcile import diagnose
 from hook.reconcile.diagnose import VERBS, Action
@@ -55,11 +55,12 @@ class Facts(SimpleNamespace):
         self.records = self
         self.failed = [*self.failures]
         of_members = {container: state.key for state in states for container in state.members}
-        self.index: dict[str, str | None] = {**of_members, **(index or {})}
-        keys = {*filter(None, self.index.values())}
+        indexed = {**of_members, **(index or {})}
+        self.index = {name: Index(key=key) if key is not None else None for name, key in indexed.items()}
+        keys = {*filter(None, indexed.values())}
         self.memberships: dict[int, list[str]] = {}
         self.early = {state.key for state in states if state.name == "surplus"}
-        self.indexed = {key: [name for name, of in self.index.items() if of == key] for key in keys}
+        self.indexed = {key: [name for name, of in indexed.items() if of == key] for key in keys}
         self.context = SimpleNamespace(
             options=Options(snapshot_ttl=snapshot_ttl),
             history_of=lambda state: state.history_file,

@@ -377,7 +377,7 @@ def test_a_pod_whose_record_is_rebuilt_has_its_line(node: Node, text: str | None
     else:
         node.put(f"groups/{UID}.json", text)
     assert "rebuild" in node.verbs()
-    assert node.context().run.read(Index, OTHER) == Index(key=UID, history_file=FILE)
+    assert node.context().run.read(Index, OTHER) == Index(key=UID, pid=8, starttime=100, history_file=FILE)
     node.stop(ID, 7)
     node.stop(OTHER, 8)
     assert [(line["key"], line["unknown"]) for line in read(node)] == [(UID, ["core_energy"])]

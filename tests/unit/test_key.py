@@ -15,7 +15,7 @@ import pytest
 from hook import damage, reclaim, system
 from hook.context import Context
 from hook.errors import HookError, Reason
-from hook.models import Failure, KeyState
+from hook.models import Failure, Index, KeyState
 from hook.reconcile import run as reconcile
 from hook.store import LockedKey, RunDir
 from hook.validation import replace
@@ -165,7 +165,7 @@ def test_a_key_that_has_lingered_is_ended_and_what_it_used_stays(node: Node, hap
 
 
 def stop_again(node: Node) -> None:
-    node.context().run.write_index(ID, UID)
+    node.context().run.write(Index, ID, Index(key=UID))
     node.stop()
 
 
@@ -255,7 +255,7 @@ def test_what_does_not_linger(node: Node, why: str) -> None:
 def test_a_poststop_again_does_not_have_it_linger_longer(node: Node) -> None:
     linger(node)
     before = node.state()
-    node.context().run.write_index(ID, UID)  # the first one was killed before that went
+    node.context().run.write(Index, ID, Index(key=UID))  # the first one was killed before that went
     node.stop(ID, **LINGER)
     assert node.state() == before
     assert f"members/{ID}.json" not in node.files()

@@ -19,7 +19,7 @@ from hook import counters, system, validation
 from hook.context import Context
 from hook.errors import HookError
 from hook.identity import Container
-from hook.models import Failure, KeyState, State
+from hook.models import Failure, Index, KeyState, State
 from hook.node import podman, processes, runtimes
 from hook.node.processes import Groups
 from hook.reconcile import act as acting
@@ -743,7 +743,7 @@ NEEDS: dict[str, Callable[[Node], object]] = {
     "retry": fail_to_monitor,
     "note": lambda node: node.kernel.move(7, node.make_group("theirs")),
     "retire": lose_class,
-    "forget": lambda node: node.context().run.write_index(OTHER, UID),
+    "forget": lambda node: node.context().run.write(Index, OTHER, Index(key=UID)),
     "name": lambda node: node.edit(f"groups/{UID}.json", kind="sandbox", pod_name=ID[:12]),
     "prune": lambda node: end_and_wait(node, TTL),
     "mark": add_domain,

@@ -56,7 +56,7 @@ def names_in(machine: SimulatedMachine) -> set[str]:
 def remember(run: RunDir) -> None:
     """What a start records."""
     with run.lock(KEY, 0) as locked:
-        run.write_index("c1", KEY)
+        run.write(Index, "c1", Index(key=KEY))
         locked.commit(make_state())
 
 
@@ -301,8 +301,10 @@ def test_a_write_that_is_stopped_leaves_the_old_record_or_the_new(
 
 def test_an_index_is_read_or_reported_and_a_failure_read_or_none(machine: SimulatedMachine, run: RunDir) -> None:
     assert run.read_index("c1") is None
-    run.write_index("c1", UID)
-    run.write_index("c1@7-100", "former")
+    run.write(Index, "c1", Index(key=UID))
+    run.write_index(
+        "c1@7-100", KeyState(key="former", kind="container"), Member(pid=7, starttime=100, group="/g/mon_groups/a")
+    )
     assert (run.read_index("c1"), run.read_index("c1@7-100"), run.read_index("c2")) == (UID, None, None)
     for content in (b"", b"{", b"{}", b'{"key": "../x"}', b'{"key": "c1", "version": 2}', b"\xff"):
         machine.add(f"{RUN}/members/c1.json", content)

@@ -46,7 +46,7 @@ class PodsOfNode:
         Path(f"/proc/{self.last}/status").write_text(f"Name:\tSigCgt:\nSigIgn:\t{PAUSE}\nSigCgt:\t{catches}\n")
 
     def hook(self, container: str) -> None:
-        self.context.run.write_index(container, UID)
+        self.context.run.write(Index, container, Index(key=UID))
 
     def end(self, container: str) -> None:
         """End the last process, which is this container's, with its record."""
