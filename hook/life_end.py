@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from hook.identity import Container
     from hook.models import KeyState
 
     Texts = dict[str, str]
@@ -128,6 +129,9 @@ def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeySt
             MonGroup(path=group.path, ctrl_group=group.ctrl_group) for group in before.groups if group.path in refused
         ]
         return replace(state, groups=[*state.groups, *back])
+    if (state.created_boottime, state.returned) != (before.created_boottime, before.returned):
+        # A start has failed that had begun another run: what was used before it is in that run's groups.
+        return replace(before, members={})
     from hook import counters
 
     first, *others = [replace(group, end=None) for group in state.groups if group.path in refused]
@@ -138,6 +142,30 @@ def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeySt
 def reopen_with(state: KeyState, groups: list[MonGroup]) -> KeyState:
     """Take back that a key was completed: it goes on with these groups."""
     return replace(state, groups=groups, completed_at=None, completed_boottime=None)
+
+
+def restore(
+    before: KeyState | None, now: KeyState | None, container: Container, path: str, tasks: Collection[int]
+) -> KeyState | None:
+    """Return to the state `before` a start that has failed, in the group of this path, which has these live `tasks`.
+
+    A container stays that was a member before, or that reconcile has moved in. So does a new group
+    with tasks: the key may have had it. What was learnt of a group that the key had stays known.
+    """
+    if before is not None and container.is_member(before.members.get(container.id)):
+        return now
+    known, learnt = _find_open(before, path), _find_open(now, path)
+    if container.pid in tasks or (tasks and known is None):
+        return now
+    if before is None or now is None or known is None or learnt is None:
+        return before
+    return before if replace(learnt, last=known.last) == known else replace(before, groups=now.groups)
+
+
+def _find_open(state: KeyState | None, path: str) -> MonGroup | None:
+    """Return the group of this path that a key has, and that has not ended."""
+    groups = state.groups if state is not None else []
+    return next((group for group in groups if group.path == path and group.end is None), None)
 
 
 # --- What stays on record

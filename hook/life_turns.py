@@ -71,18 +71,3 @@ def rebuild(state: KeyState, groups: list[MonGroup], members: dict[str, Member],
     """
     file, labels = index.history_file, index.job_labels
     return replace(state, groups=groups, kind=kind, members=members, history_file=file, job_labels=labels)
-
-
-def find_open(state: KeyState | None, path: str) -> MonGroup | None:
-    """Return the group of this path that a key has, and that has not ended."""
-    groups = state.groups if state is not None else []
-    return next((group for group in groups if group.path == path and group.end is None), None)
-
-
-def restore(before: KeyState | None, now: KeyState | None, path: str) -> KeyState | None:
-    """Return to the state `before` a start that has failed; what it learnt of a group that the key had stays known."""
-    if before is None or now is None:
-        return before
-    known, learnt = find_open(before, path), find_open(now, path)
-    has_learnt = known is not None and learnt is not None and replace(learnt, last=known.last) != known
-    return replace(before, groups=now.groups) if has_learnt else before

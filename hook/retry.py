@@ -6,7 +6,7 @@ Imported only after a failure, when a container changes its key or its ctrl_grou
 
 from __future__ import annotations
 
-from hook import key, life_turns, reclaim, resctrl, system
+from hook import key, life_end, reclaim, system
 from hook.context import displaces
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import KeyState
@@ -63,31 +63,19 @@ def _wait_for_limbo(context: Context, attempt: Attempt) -> bool:
 def undo(context: Context, attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str) -> None:
     """Leave the key of a failed try as it was `before`, under the lock of that try. A failure is reported beside it.
 
-    `path` is the group. A container that was a member before stays one.
+    `path` is the group. See life_end.restore for what stays.
     """
-    container, present = attempt.container, locked.state
+    container, kernel = attempt.container, context.resctrl
     attempt.left = path
-    had_group = life_turns.find_open(before, path) is not None
-    if before is not None and container.is_member(before.members.get(container.id)):
-        return
     try:
-        if not _is_needed(context, container, path, had_group=had_group):
-            group, directory = life_turns.find_open(present, path), context.resctrl.identify(path)
-            # It was made again, and its counters could not be read. What cannot be looked at may be the key's own.
-            is_new = had_group and None not in directory and not (group and resctrl.is_about(group, directory))
-            is_member = before is not None and container.id in before.members
-            after = life_turns.restore(before, present, path)
-            leaving = [] if is_member else [container.id]
-            key.settle(context, locked, after, leaving, removes=[path] if is_new else [])
+        # If they cannot be read, the container may be among them.
+        tasks = (system.try_call(kernel.tasks, path) or {container.pid}) if kernel.has_live_task(path) else set()
+        after = life_end.restore(before, locked.state, container, path, tasks)
+        is_member = after is not None and container.id in after.members
+        key.settle(context, locked, after, [] if is_member else [container.id])
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
         context.run.complain("a failed start could not be undone", error)
-
-
-def _is_needed(context: Context, container: Container, path: str, *, had_group: bool) -> bool:
-    """Whether reconcile has moved the process into the group, or a new group has a live task, or that is unknown."""
-    tasks = system.try_call(context.resctrl.tasks, path) or {container.pid}
-    return context.resctrl.has_live_task(path) and (not had_group or container.pid in tasks)
 
 
 def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
@@ -168,6 +156,8 @@ def _give_up(context: Context, former: str, container: Container, own: Key) -> N
         if kind == "job":
             _refuse_second_key(context, container, name, [former])
         if state is not None and member is not None and displaces(container, member):
+            from hook import life_turns
+
             key.settle(context, locked, replace(state, members=life_turns.displace(state.members, container.id)))
         else:
             key.remove_members(context, locked, [container.id])

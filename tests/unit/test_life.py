@@ -36,7 +36,7 @@ STEPS = (
     *("join", "use", "leave", "drop", "linger", "complete", "refuse", "wipe", "remount", "take", "retire", "fail"),
     "forget",
 )
-OFTEN = ("join", "use", "join", "use", "join", "use", "complete", "retire", "refuse", "retire_and_refuse")
+OFTEN = ("join", "use", "join", "use", "join", "use", "complete", "retire", "refuse", "retire_and_refuse", "fail")
 steps = st.builds(
     LifeStep, st.sampled_from(OFTEN + STEPS), st.sampled_from(NAMES), st.sampled_from(PATHS), st.integers(1, 1000)
 )
@@ -95,6 +95,8 @@ class LifeOfKey:
             assert self.known(after) >= self.known(before), "use never falls"
             if self.inode % 2:
                 after = self.write(after)
+        if after is None and {*removed} & {*refused}:
+            return  # its record stays as it was, for reconcile
         if after is not None and {*removed} & {*refused}:
             assert before is not None
             known, after = self.known(after), life_end.reopen(after, before, {*removed} & {*refused})
@@ -115,7 +117,7 @@ class LifeOfKey:
 
     # --- The steps
 
-    def join(self, step: LifeStep) -> None:
+    def join(self, step: LifeStep, *, is_readable: bool = True) -> None:
         group = life.find_group(
             self.state, MonGroup(path=step.path, ctrl_group="/" if "gold" not in step.path else "gold")
         )
@@ -134,6 +136,9 @@ class LifeOfKey:
         if present is None:
             self.inode += 1
             present = self.directories[group.path] = Directory(self.mounts, self.inode, step.amount)
+        if not is_readable:
+            self.state = after
+            return
         group = life.get_group(after, group.path)
         texts = self.read(group.path) if group.begin is None else None
         known = self.known(self.state)
@@ -200,11 +205,12 @@ class LifeOfKey:
         before, name = self.state, "c4"
         if before is not None and name in before.members:
             return
-        self.join(step._replace(name=name))
-        after = life_turns.restore(before, self.state, step.path)
+        self.join(step._replace(name=name), is_readable=step.amount % 2 == 0)
+        container: Any = SimpleNamespace(id=name, pid=7, is_member=lambda member: False)
+        after = life_end.restore(before, self.state, container, step.path, ())
         if before is not None and after is not None:
             assert (after.members, after.completed_at, after.left) == (before.members, before.completed_at, before.left)
-        self.settle(after)
+        self.settle(after, refused=self.directories.keys() & {step.path} if step.amount % 3 == 0 else ())
 
     def forget(self, _step: LifeStep) -> None:
         if self.state is not None and self.state.completed_at is not None:
