@@ -2,7 +2,7 @@
 """resctrl-mon-hook: an OCI hook that gives every pod its resctrl monitoring group.
 
 Open `create` (createRuntime) and `poststop` first: they are the two use cases. `life`, `life_end` and `life_turns` have
-the transitions of a key's life, and `enter` and `key` carry them out.
+the transitions of a key's life, and `create` and `key` carry them out.
 
 The core is the modules beside this file: what the start and the end of a container may run. The tools are the packages:
 what people, timers and services run. The core imports no tool. Each package imports the core and the packages above it

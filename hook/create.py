@@ -7,9 +7,8 @@ A hook may be killed after each step: the next hook of that key, or reconcile, r
 
 from __future__ import annotations
 
-from hook import identity, life, system
+from hook import identity, life, resctrl, system
 from hook.context import displaces, read_config
-from hook.enter import enter
 from hook.errors import HookError, Reason
 from hook.models import Member, MonGroup
 from hook.validation import replace
@@ -22,6 +21,11 @@ if TYPE_CHECKING:
     from hook.identity import Container, Key
     from hook.life import Attempt
     from hook.models import KeyState
+    from hook.store import LockedKey
+
+# Seconds in which no machine starts so many processes that a pid is used again. An init waits for its runtime, which
+# waits for us; but if the runtime is killed, the init ends.
+_PROMPT = 0.05
 
 
 def create_runtime(
@@ -42,9 +46,9 @@ def create_runtime(
     if key is None and not identity.is_wanted(context.options, container.all_annotations, container.pod):
         return None
     if container.starttime is None:
-        from hook import retry
+        from hook import refusals
 
-        raise retry.explain_no_starttime(container.pid)
+        raise refusals.explain_no_starttime(container.pid)
     key = key or identity.derive_key(context.options.key, container.id, container.annotations, container.pod)
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
@@ -55,24 +59,24 @@ def create_runtime(
         former = None
     if former != key[0] and not (container.is_new and former is None):
         # Before the index names the new key: killed in between, the former membership can still be found.
-        from hook import retry
+        from hook import refusals
 
-        retry.leave_other_keys(context, former, container, key, other_keys)
+        refusals.leave_other_keys(context, former, container, key, other_keys)
     attempt = life.Attempt(container, key, ctrl_group, system.monotonic(), context.options.lock_timeout)
     while True:
         try:
             _try_once(context, attempt)
         except (HookError, OSError) as error:
-            from hook import retry
+            from hook import reclaim
 
-            if not retry.can_help(context, attempt, error):
+            if not reclaim.can_help(context, attempt, error):
                 raise
         else:
             return key
 
 
 def _try_once(context: Context, attempt: Attempt) -> None:
-    """Put the container into its group, under its key's lock. Raises what `retry` can retry.
+    """Put the container into its group, under its key's lock. Raises what reclaim.can_help judges.
 
     A try that fails leaves the key as it was before, since other containers may join and leave once the lock is free.
     """
@@ -80,9 +84,9 @@ def _try_once(context: Context, attempt: Attempt) -> None:
     attempt.boottime, attempt.unix = system.boottime(), system.unix_time()
     new_group, mon_group = _find_group(context, attempt)
     if mon_group not in ("", context.options.group_prefix + key):
-        from hook import retry
+        from hook import refusals
 
-        retry.refuse_other_group(context, attempt, mon_group)
+        refusals.refuse_other_group(context, attempt, mon_group)
     with context.run.lock(key, attempt.deadline) as locked:
         before = locked.state
         if before is not None and before.lingering_until is not None and before.lingering_until <= attempt.boottime:
@@ -102,14 +106,14 @@ def _try_once(context: Context, attempt: Attempt) -> None:
         try:
             enter(context, locked, after, group.path, attempt)
         except (HookError, OSError):
-            from hook import retry
+            from hook import reclaim
 
-            retry.undo(context, attempt, locked, before, group.path)
+            reclaim.undo(context, attempt, locked, before, group.path)
             raise
         if attempt.left is not None:
-            from hook import retry
+            from hook import reclaim
 
-            retry.drop_left(context, attempt, locked)
+            reclaim.drop_left(context, attempt, locked)
 
 
 # --- Where the container is
@@ -154,9 +158,9 @@ def check_record(key: Key, job_labels: dict[str, str], state: KeyState | None) -
     if not job_labels or state is None or state.completed_at is not None:
         return
     if not job_labels.items() <= state.job_labels.items():
-        from hook import retry
+        from hook import refusals
 
-        retry.refuse_labels(job_labels, state)
+        refusals.refuse_labels(job_labels, state)
 
 
 def _make_member(container: Container, former: Member | None, group: MonGroup, mon_group: str) -> Member:
@@ -173,3 +177,58 @@ def _make_member(container: Container, former: Member | None, group: MonGroup, m
         taken_from=taken_from,
         name=container.pod.container or (former.name if former is not None else None),
     )
+
+
+# --- The order of writes (docs/design.md). `key` has that of what leaves or changes
+
+
+def enter(context: Context, locked: LockedKey, after: KeyState, path: str, attempt: Attempt) -> None:
+    """Carry out that a container joins: `after` is its key's next state, `path` its group. Raises HookError, OSError.
+
+    Each step says which crash it survives. All run under the key's lock, and what they have done is left for
+    reclaim.undo.
+    """
+    container, group = attempt.container, life.get_group(after, path)
+    if group.begin is not None:
+        is_there = context.resctrl.has(group)
+        # Before mkdir, so that the record says that a new directory comes. Killed after it, the next hook reads the
+        # new counters as a begin, not as those of the former directory.
+        after = life.resume(after, group) if is_there else _remake(after, path)
+    # The index before the member: killed in between, poststop finds a key without this member and tidies up.
+    # In the other order a poststop without annotations would never find the member.
+    context.run.write_index(container.id, after, after.members[container.id])
+    # The member and the group before mkdir: killed after it, the group is on record and cannot leak.
+    locked.commit(after)
+    is_made = context.resctrl.make(path)
+    # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
+    write_begin(context, locked, path, is_made=is_made, is_late=container.is_late)
+    # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
+    is_prompt = container.is_new and system.monotonic() < attempt.began + _PROMPT
+    context.resctrl.put_process(path, container.pid, None if is_prompt else container.starttime)
+
+
+def _remake(state: KeyState, path: str) -> KeyState:
+    from hook import life_turns
+
+    return life_turns.remake(state, path)
+
+
+def write_begin(context: Context, locked: LockedKey, path: str, *, is_made: bool, is_late: bool = False) -> None:
+    """Read and commit the counters of a group before its first member is in it.
+
+    `is_made` says that this call has made its directory, and `is_late` that the member had run before it joined.
+    """
+    state = locked.state
+    if state is None:
+        return
+    group, texts = life.get_group(state, path), None
+    directory = context.resctrl.identify(path)
+    is_replaced = is_made or not resctrl.is_about(group, directory)
+    if (is_replaced or group.begin is None) and (context.options.snapshot_ttl or state.history_file):
+        texts = context.resctrl.counters(path)
+        is_late = is_late or state.recovering or (not is_made and context.resctrl.has_live_task(path))
+    if is_replaced and group.begin is not None:  # since `enter` looked
+        state = _remake(state, path)
+        group = life.get_group(state, path)
+    # A begin that cannot be saved is a failed start: what has no begin has counted nothing for the key.
+    locked.commit(life.begin(state, group, directory, texts, is_late=is_late))

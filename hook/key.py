@@ -2,7 +2,7 @@
 """Carries out transitions by which nothing comes: the order of writes of an end is in `settle` (docs/design.md).
 
 `remove_members` and `write_end` read what a transition needs, ask for it, and settle it. All run under
-the key's lock. `enter` has the other order: that of a container which comes.
+the key's lock. `create.enter` has the other order: that of a container which comes.
 """
 
 from __future__ import annotations

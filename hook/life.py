@@ -10,7 +10,7 @@
     completed --> forgotten  forget, unless the key owes lines of the history (owe)
 
 A transition takes a key's state and what was read of its groups under the key's lock, and returns the next state,
-finished: `enter` and `key` carry it out. A *run* of a key goes from its first member to its last. docs/design.md has
+finished: `create` and `key` carry it out. A *run* of a key goes from its first member to its last. docs/design.md has
 the table of the states. Here is what each start needs; `life_end` has how members leave and keys end, and `life_turns`
 what is rare.
 """

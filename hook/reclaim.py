@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frees RMIDs when the kernel has none left.
+"""After a failed try of createRuntime: undoes it, frees RMIDs if there are none, and decides whether to try again.
 
 A new pod is not left unmonitored while dead pods hold RMIDs. First go the keys whose members are all dead (a finished
 Job whose poststop was lost), those that have lingered for their time, and groups with our prefix that are on record of
 no key. If there are none of these, the key goes that has lingered longest. Each key's lock is taken without waiting: if
 another process holds it, the key is skipped.
 
-Imported only in this case, if a group was left or has lingered long enough, and by the tools.
+Imported only in these cases, if a group has lingered long enough, and by the tools.
 """
 
 from __future__ import annotations
 
 from hook import inventory, key, life_end, names, system
-from hook.errors import HookError, Reason
+from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import KeyState
 
 TYPE_CHECKING = False
@@ -20,12 +20,86 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from hook.context import Context
+    from hook.life import Attempt
     from hook.models import MonGroup
     from hook.store import LockedKey
 
+_LIMBO_POLL = 0.05
+_MOST_RETURNS = 3
+_NO_RMID = (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO)
 _MOST_FREED = 32
 _SECONDS = 1.0
 LONGEST_SEARCH = 5.0
+
+
+# --- After a failed try of createRuntime
+
+
+def can_help(context: Context, attempt: Attempt, error: HookError | OSError) -> bool:
+    """Whether another try can help after this failure; waits if waiting can help."""
+    reason, kind = (error.reason, error.kind) if isinstance(error, HookError) else ("", "")
+    if kind in GONE:  # another tool removed the group: three tries at most, for it may go on
+        attempt.returns += 1
+        return attempt.returns <= _MOST_RETURNS
+    if kind == WRONG_CTRL_GROUP:  # the task was moved to another ctrl_group since we looked
+        attempt.moves += 1
+        return attempt.moves == 1
+    if reason in _NO_RMID and not attempt.has_reclaimed:
+        attempt.has_reclaimed = True  # without a lock, and once: other hooks may take each RMID that it frees
+        has_freed = reclaim(context, attempt.key)
+        # From now on: the search may have taken all of the time, and the RMIDs that it freed must not be lost to a
+        # lock that another process holds for a moment. It runs once, so all waits still come to an end.
+        attempt.deadline = system.monotonic() + context.options.lock_timeout
+        if has_freed:
+            return True
+    return reason == Reason.RMIDS_IN_LIMBO and _wait_for_limbo(context, attempt)
+
+
+def _wait_for_limbo(context: Context, attempt: Attempt) -> bool:
+    """Wait a little, without a lock, if an RMID was freed so recently that it may be reusable before the deadline."""
+    now, patience = system.monotonic(), context.options.rmid_wait
+    if attempt.limbo_end is None:
+        if not context.run.freed_within(patience):
+            return False
+        attempt.limbo_end = now + patience
+        attempt.deadline += patience
+    if now >= attempt.limbo_end:
+        return False
+    system.sleep(_LIMBO_POLL)
+    return True
+
+
+def undo(context: Context, attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str) -> None:
+    """Leave the key of a failed try as it was `before`, under the lock of that try. A failure is reported beside it.
+
+    `path` is the group. See life_end.restore for what stays.
+    """
+    container, kernel = attempt.container, context.resctrl
+    attempt.left = path
+    try:
+        listed = system.try_call(kernel.tasks, path)
+        # If they cannot be read, the container may be among them.
+        tasks = (listed or {container.pid}) if kernel.has_live_task(path) else set[int]()
+        after = life_end.restore(before, locked.state, container, path, tasks)
+        is_member = after is not None and container.id in after.members
+        key.settle(context, locked, after, [] if is_member else [container.id])
+    except (HookError, OSError) as error:
+        # The member stays on record; reconcile moves its process in, or drops it once it is dead.
+        context.run.complain("a failed start could not be undone", error)
+
+
+def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
+    """Remove the group of an earlier try in another ctrl_group, if no member needs it and it has no task.
+
+    A failure is reported, and the container is monitored all the same; then the group goes with its key.
+    """
+    try:
+        remove_retired(context, locked, left=attempt.left)
+    except (HookError, OSError) as error:
+        context.run.complain("could not clean up a mon_group created by a failed attempt", error)
+
+
+# --- Keys that hold RMIDs for no live member
 
 
 def reclaim(context: Context, skipped: str) -> bool:

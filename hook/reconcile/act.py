@@ -33,7 +33,6 @@ from hook import (
 )
 from hook.conmon import leaves_out
 from hook.context import Context, read_config, read_container
-from hook.enter import write_begin
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container
 from hook.key import list_left, remove_members, settle, write_end
@@ -218,7 +217,7 @@ def _write_rebuilt(survey: Survey, locked: LockedKey, state: KeyState, _action: 
     settle(context, locked, rebuilt)
     for group in locked.state.groups if locked.state is not None else []:  # a completed key has none
         if context.resctrl.exists(group.path):
-            write_begin(context, locked, group.path, is_made=False)
+            create.write_begin(context, locked, group.path, is_made=False)
     rebuilt = locked.state or rebuilt
     # Of a job, what its members have left behind.
     if not is_job and (unknown := _find_unknown(survey, rebuilt, located)):

@@ -30,7 +30,7 @@ from itertools import chain
 from typing import NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
-from hook import counters, create, ending, line, names, reclaim, report, retry, system
+from hook import counters, create, ending, line, names, reclaim, refusals, report, system
 from hook.context import Context, read_container
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Index, KeyState, Options
@@ -45,7 +45,7 @@ from hook.validation import replace
 from hook.watch import connector
 from hook.words import explain, explain_exception, format_count
 
-__all__ = ["counters", "ending", "line", "retry", "run"]
+__all__ = ["counters", "ending", "line", "refusals", "run"]
 _MINUTE = 60.0  # seconds between two saves, and to remember which threads are inside: their IDs are reused
 _SHARE = 20
 _SETTLING = 0.01  # seconds

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hook import identity, labels, retry, system
+from hook import identity, labels, reclaim, system
 from hook.context import read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
@@ -265,13 +265,13 @@ def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(no
     node.kernel.add_class("gold")
     node.machine.before_put = move(node, 7, "gold")
     node.machine.refusals["rmdir"] = [errno.EACCES]
-    real = retry.drop_left
+    real = reclaim.drop_left
 
     def fill_and_drop(*arguments: Any) -> None:  # noqa: ANN401  those of drop_left
         node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
         real(*arguments)
 
-    node.patch.setattr(retry, "drop_left", fill_and_drop)
+    node.patch.setattr(reclaim, "drop_left", fill_and_drop)
     complaint = node.start().run.complaints[-1]
     assert str(explain(complaint)).startswith("could not clean up a mon_group created by a failed attempt")
     assert {group.path for group in node.state().groups} == {ROOT_GROUP, GOLD_GROUP}, "it goes with its key"

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 import pyz
-from hook import ending, jobs, rare, retry, system
+from hook import ending, jobs, rare, reclaim, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
 from hook.life_end import MOST_LEFT, count_owed, list_owed
@@ -138,7 +138,7 @@ def test_use_of_a_container_that_joins_and_leaves_beside_a_start_that_waits_or_f
     node.patch.setattr(system, "sleep", visit)
     if comes_in == "is refused":
         node.machine.refusals["put"] = [errno.EACCES]
-        node.patch.setattr(retry, "can_help", visit)
+        node.patch.setattr(reclaim, "can_help", visit)
     else:
         node.machine.before_put = move(node, 7, "gold")
     node.spawn(7)

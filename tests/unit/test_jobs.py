@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hook import entry, jobs, rare, report, retry, system
+from hook import entry, jobs, rare, refusals, report, system
 from hook.context import Context, read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
@@ -579,7 +579,7 @@ def test_process_that_two_keys_have_after_all_stays_in_the_one_whose_group_it_is
     for pid, name, last in ((9, ID, "hook"), (10, OTHER, "job")):
         node.spawn(pid, cgroup_of(name))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(retry, "_refuse_second_key", lambda *_: None)
+            patch.setattr(refusals, "_refuse_second_key", lambda *_: None)
             patch.setattr(jobs, "check_job_processes", lambda *_: "/")
             for joins in (last == "job", last == "hook"):
                 _ = node.start(name, pid) if joins else jobs.assign(node.context(), "a", {pid: "", 8: ""})

@@ -30,9 +30,9 @@ LAZY = {
     "report": "only after a failure",
     "words": "only in the report of a failure",
     "odd_state": "only if the state is too large or invalid",
-    "retry": "only after a failed try of createRuntime",
+    "refusals": "only if a process or its labels are refused, or a container changes its key",
     "life_turns": "only if a key comes back, a group was replaced, or an ID is in use twice",
-    "reclaim": "only if RMIDs are lacking, or a group was left or has lingered long enough",
+    "reclaim": "only after a failed try of createRuntime, or if a group has lingered long enough",
     "damage": "only if something is in the way of a record, or it is unreadable",
     "conmon": "only for Podman's containers",
     "labels": "only if a key gets other names",
@@ -42,7 +42,7 @@ LAZY = {
     "unmonitored": "only if the record of a failure goes",
 }
 """The modules of the core that neither a usual start nor a usual end imports, and why."""
-STAGES = {"create": {"create", "enter", "life"}, "poststop": {"key", "life_end", "poststop"}}
+STAGES = {"create": {"create", "life"}, "poststop": {"key", "life_end", "poststop"}}
 """Those that only a createRuntime, and only a poststop imports."""
 PURE = {"counters", "errors", "formats", "identity", "labels", "life", "life_end", "life_turns", "line"}
 PURE |= {"models", "names", "validation"}

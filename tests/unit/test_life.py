@@ -206,7 +206,7 @@ class LifeOfKey:
         if before is not None and name in before.members:
             return
         self.join(step._replace(name=name), is_readable=step.amount % 2 == 0)
-        container: Any = SimpleNamespace(id=name, pid=7, is_member=lambda member: False)
+        container: Any = SimpleNamespace(id=name, pid=7, is_member=lambda _: False)
         after = life_end.restore(before, self.state, container, step.path, ())
         if before is not None and after is not None:
             assert (after.members, after.completed_at, after.left) == (before.members, before.completed_at, before.left)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a failed try of createRuntime: undoes it, and decides whether to wait, to reclaim RMIDs, and to try again.
+"""What createRuntime refuses: a process that has ended, or is of another key, and labels of another run.
 
-Imported only after a failure, when a container changes its key or its ctrl_group, and by the tools.
+Imported only in these cases, when a container changes its key, and by the tools.
 """
 
 from __future__ import annotations
 
-from hook import key, life_end, reclaim, system
+from hook import key, life_turns, reclaim, system
 from hook.context import displaces
-from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
+from hook.errors import HookError, Reason
 from hook.models import KeyState
 from hook.validation import replace
 
@@ -19,74 +19,6 @@ if TYPE_CHECKING:
     from hook.context import Context
     from hook.identity import Container, Key
     from hook.life import Attempt
-    from hook.store import LockedKey
-
-_LIMBO_POLL = 0.05
-_MOST_RETURNS = 3
-_NO_RMID = (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO)
-
-
-def can_help(context: Context, attempt: Attempt, error: HookError | OSError) -> bool:
-    """Whether another try can help after this failure; waits if waiting can help."""
-    reason, kind = (error.reason, error.kind) if isinstance(error, HookError) else ("", "")
-    if kind in GONE:  # another tool removed the group: three tries at most, for it may go on
-        attempt.returns += 1
-        return attempt.returns <= _MOST_RETURNS
-    if kind == WRONG_CTRL_GROUP:  # the task was moved to another ctrl_group since we looked
-        attempt.moves += 1
-        return attempt.moves == 1
-    if reason in _NO_RMID and not attempt.has_reclaimed:
-        attempt.has_reclaimed = True  # without a lock, and once: other hooks may take each RMID that it frees
-        has_freed = reclaim.reclaim(context, attempt.key)
-        # From now on: the search may have taken all of the time, and the RMIDs that it freed must not be lost to a
-        # lock that another process holds for a moment. It runs once, so all waits still come to an end.
-        attempt.deadline = system.monotonic() + context.options.lock_timeout
-        if has_freed:
-            return True
-    return reason == Reason.RMIDS_IN_LIMBO and _wait_for_limbo(context, attempt)
-
-
-def _wait_for_limbo(context: Context, attempt: Attempt) -> bool:
-    """Wait a little, without a lock, if an RMID was freed so recently that it may be reusable before the deadline."""
-    now, patience = system.monotonic(), context.options.rmid_wait
-    if attempt.limbo_end is None:
-        if not context.run.freed_within(patience):
-            return False
-        attempt.limbo_end = now + patience
-        attempt.deadline += patience
-    if now >= attempt.limbo_end:
-        return False
-    system.sleep(_LIMBO_POLL)
-    return True
-
-
-def undo(context: Context, attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str) -> None:
-    """Leave the key of a failed try as it was `before`, under the lock of that try. A failure is reported beside it.
-
-    `path` is the group. See life_end.restore for what stays.
-    """
-    container, kernel = attempt.container, context.resctrl
-    attempt.left = path
-    try:
-        # If they cannot be read, the container may be among them.
-        tasks = (system.try_call(kernel.tasks, path) or {container.pid}) if kernel.has_live_task(path) else set()
-        after = life_end.restore(before, locked.state, container, path, tasks)
-        is_member = after is not None and container.id in after.members
-        key.settle(context, locked, after, [] if is_member else [container.id])
-    except (HookError, OSError) as error:
-        # The member stays on record; reconcile moves its process in, or drops it once it is dead.
-        context.run.complain("a failed start could not be undone", error)
-
-
-def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
-    """Remove the group of an earlier try in another ctrl_group, if no member needs it and it has no task.
-
-    A failure is reported, and the container is monitored all the same; then the group goes with its key.
-    """
-    try:
-        reclaim.remove_retired(context, locked, left=attempt.left)
-    except (HookError, OSError) as error:
-        context.run.complain("could not clean up a mon_group created by a failed attempt", error)
 
 
 def explain_no_starttime(pid: int) -> HookError:
@@ -156,8 +88,6 @@ def _give_up(context: Context, former: str, container: Container, own: Key) -> N
         if kind == "job":
             _refuse_second_key(context, container, name, [former])
         if state is not None and member is not None and displaces(container, member):
-            from hook import life_turns
-
             key.settle(context, locked, replace(state, members=life_turns.displace(state.members, container.id)))
         else:
             key.remove_members(context, locked, [container.id])
