@@ -203,7 +203,13 @@ ARGUMENTS = {
                 "most energy or traffic, or latest start (default: as they ended; sums by name)",
             ),
             _option("--limit", "N", "no more rows than this many; without --sort the last ones", read=_COUNT),
-            _option("--history", "FILE", "the file that hooks write, with its rotated ones", paths.HISTORY),
+            _option(
+                "--history",
+                "FILE",
+                "the file that hooks write, with its rotated ones, or a directory, or a pattern of these "
+                f"(repeatable; default: {paths.HISTORY})",
+                [],
+            ),
             _flag("--csv", "print CSV, for a spreadsheet"),
         ),
     ),

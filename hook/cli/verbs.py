@@ -254,7 +254,8 @@ def top(given: Namespace, request: Request) -> None:
 def show_history(given: Namespace, request: Request) -> int:
     from hook.show import history
 
-    if not given.history:
+    places = given.history or [paths.HISTORY]
+    if "" in places:
         raise Usage("--history: no file; without this option it is the one that hooks write")
     now = system.unix_time()
     try:
@@ -266,7 +267,7 @@ def show_history(given: Namespace, request: Request) -> int:
         raise Usage(str(error)) from None
     with ExitStack() as opened:
         try:
-            jobs = opened.enter_context(history.Jobs(given.history, given.name, since, until, given.label.items()))
+            jobs = opened.enter_context(history.Jobs(places, given.name, since, until, given.label.items()))
         except files.Unreadable as error:
             why = (
                 "a hook with --history=FILE writes it when a container ends; `install --history=FILE` sets that option"

@@ -128,39 +128,41 @@ def read_toml(path: str, limit: int) -> dict[str, Any]:
     return tables
 
 
-def list_names(path: str) -> list[str]:
-    """Return the names in a directory, sorted. Raises Unreadable, also if there are more than NAMES."""
+def list_names(path: str, most: int = NAMES) -> list[str]:
+    """Return the names in a directory, sorted. Raises Unreadable, also if there are more than `most`."""
     with _failing(path), os.scandir(path) as entries:  # opendir(3) opens nothing but a directory
-        names = [entry.name for entry in islice(entries, NAMES + 1)]
-    if len(names) > NAMES:
-        raise Unreadable(path, f"more than {NAMES} entries", errno.EFBIG)
+        names = [entry.name for entry in islice(entries, most + 1)]
+    if len(names) > most:
+        raise Unreadable(path, f"more than {most} entries", errno.EFBIG)
     return sorted(names)
 
 
-def list_if_there(path: str) -> list[str]:
+def list_if_there(path: str, most: int = NAMES) -> list[str]:
     """Return the names in a directory, sorted, or no names if it does not exist. Raises Unreadable."""
     try:
-        return list_names(path)
+        return list_names(path, most)
     except Unreadable as error:
         if error.is_missing:
             return []
         raise
 
 
-def match(pattern: str) -> list[str]:
+def match(pattern: str, most: int = NAMES) -> list[str]:
     """Return the paths that a pattern matches as in Go, where `*` also matches the dot of a hidden file.
 
-    A directory that does not exist matches nothing. Raises Unreadable, also if there are more than NAMES.
+    A directory that does not exist matches nothing. Raises Unreadable, also if there are more than `most`.
     """
     directory, name = os.path.split(pattern)
     if not _IS_PATTERN.search(pattern) or directory == pattern:
         return [pattern]
     paths: list[str] = []
-    for top in filter(os.path.isdir, match(directory)):
-        names = fnmatch.filter(list_if_there(top), name.replace("[^", "[!")) if _IS_PATTERN.search(name) else [name]
+    for top in filter(os.path.isdir, match(directory, most)):
+        names = [name]
+        if _IS_PATTERN.search(name):
+            names = fnmatch.filter(list_if_there(top, most), name.replace("[^", "[!"))
         paths += filter(os.path.lexists, (os.path.join(top, entry) for entry in names))
-        if len(paths) > NAMES:
-            raise Unreadable(pattern, f"matches more than {NAMES} files", errno.EFBIG)
+        if len(paths) > most:
+            raise Unreadable(pattern, f"matches more files than {most}", errno.EFBIG)
     return paths
 
 

@@ -10,8 +10,9 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import product
 from operator import add
 from typing import IO, Any, Union
@@ -42,8 +43,12 @@ _MANY, _MOST_USE = 1e9, 1e24
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _BUFFER = 256 << 10
 _GZIP = b"\x1f\x8b"
-_NUMBER = re.compile(r"\.(\d{1,9})(?:\.gz)?")
-"""What rotation adds to the name of a file; the oldest has the largest number."""
+_ROTATED = re.compile(r"(.+)\.(\d{1,9})(?:\.gz)?")
+"""The name of a rotated file: that of the file, and a number. The oldest has the largest one."""
+_END = ".jsonl"
+"""How the names of the histories in a directory end."""
+_MOST_FILES = 1_000_000
+"""Files in a directory, at most: a year of 10,000 nodes has a seventh of that."""
 
 
 Stream = Union[IO[bytes], gzip.GzipFile]
@@ -121,19 +126,68 @@ def opened(path: str) -> Iterator[tuple[Stream, int, bool]]:
         yield gzip.GzipFile(fileobj=stream) if is_packed else stream, descriptor, is_packed
 
 
-def list_files(path: str) -> dict[str, os.stat_result]:
-    """List the file of the history and its rotated ones with their status, the oldest first.
+Files = dict[str, os.stat_result]
+"""The files of a history with their status, the oldest first."""
 
-    Raises Unreadable if the directory cannot be read.
-    """
+
+def list_files(path: str) -> Files:
+    """List the file of the history and its rotated ones. Raises Unreadable if the directory cannot be read."""
     directory, name = os.path.split(path)
-    numbers = {}
-    for entry in files.list_if_there(directory or "."):
-        rotated = _NUMBER.fullmatch(entry[len(name) :]) if entry.startswith(name) else None
-        if rotated is not None or entry == name:
-            numbers[os.path.join(directory, entry)] = int(rotated[1]) if rotated is not None else 0
-    listed = {}
-    for file in sorted(numbers, key=numbers.__getitem__, reverse=True):
-        with suppress(OSError):  # it was renamed since
-            listed[file] = os.stat(file)
-    return listed
+    return _group(directory, [name], files.list_if_there(directory or "."))[path]
+
+
+def list_histories(places: Iterable[str]) -> dict[str, Files]:
+    """List the histories in some places, each with its files.
+
+    A place is a file that hooks write, a directory, which stands for all `*.jsonl` in it, or a pattern of such files
+    and directories. One without any file has an entry of its own, without files. Raises Unreadable.
+    """
+    list_names = lru_cache(maxsize=None)(lambda directory: files.list_if_there(directory or ".", _MOST_FILES))
+    chosen: dict[str, set[str]] = {}
+    empty: dict[str, Files] = {}
+    for place in places:
+        found = [place] if os.path.lexists(place) else files.match(place, _MOST_FILES)
+        is_found = found != [place]
+        histories = 0
+        for path in found:
+            directory, name = os.path.split(path)
+            if os.path.isdir(path):
+                directory, names = os.path.normpath(path), {*map(_find_history, list_names(path))}
+            else:
+                names = {_find_history(name) if is_found else name}
+            names.discard("")
+            chosen.setdefault(directory, set()).update(names)
+            histories += len(names)
+        if not histories:
+            empty[place] = {}
+    listed: dict[str, Files] = {}
+    for directory, names_of in chosen.items():
+        rotated = {name for name in names_of if (match := _ROTATED.fullmatch(name)) and match[1] in names_of}
+        listed |= _group(directory, sorted(names_of - rotated), list_names(directory))
+    return {**listed, **empty}
+
+
+def _find_history(name: str) -> str:
+    """Return the name of the history whose file, which was found and not named, has this name; empty if it is none."""
+    rotated = _ROTATED.fullmatch(name)
+    history = rotated[1] if rotated else name
+    return history if history.endswith(_END) and not history.startswith(".") else ""
+
+
+def _group(directory: str, names: Iterable[str], entries: Iterable[str]) -> dict[str, Files]:
+    """Group the entries of a directory by the histories with these names."""
+    numbers: dict[str, list[tuple[int, str]]] = {name: [] for name in names}
+    for entry in entries:
+        rotated = _ROTATED.fullmatch(entry)
+        if entry in numbers:
+            numbers[entry].append((0, entry))
+        elif rotated and rotated[1] in numbers:
+            numbers[rotated[1]].append((-int(rotated[2]), entry))
+    grouped: dict[str, Files] = {}
+    for name, entries_of in numbers.items():
+        listed = grouped[os.path.join(directory, name)] = {}
+        for _, entry in sorted(entries_of):
+            file = os.path.join(directory, entry)
+            with suppress(OSError):  # it was renamed since
+                listed[file] = os.stat(file)
+    return grouped

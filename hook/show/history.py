@@ -12,35 +12,38 @@ import errno
 import gzip
 import os
 import re
+import resource
 import zlib
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 from difflib import get_close_matches
 from functools import lru_cache, partial
+from heapq import merge
 from itertools import chain
-from operator import add
+from operator import add, itemgetter
 from types import SimpleNamespace
 from typing import IO, Any, NamedTuple, TypeVar
 
-from hook import formats, system
+from hook import formats
 from hook.counters import MILLION
 from hook.node import files
-from hook.node.lines import Job, parse, read_lines, split_line
+from hook.node.lines import Job, list_histories, parse, read_lines, split_line
 from hook.show import Column, Screen, list_pod_names, numbers, to_word
 from hook.show.lists import LIST_HEADS, format_command, format_total, lay_out_uses, rank_use
 from hook.show.snapshot import EVENTS, Total, Uses, to_number
 from hook.words import format_count, name_pod, printable, short_id
 
-_BUFFER = 256 << 10
+_BUFFER, _LEAST_BUFFER, _BUFFERS = 256 << 10, 8 << 10, 64 << 20  # bytes: of a file, and of all
+_OTHER_FILES = 64  # that a process has open
+_BITS = 40
+"""A job's number has that of its history above these bits."""
 _AGE = re.compile(r"(\d{1,9})([smhdw])")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
 _FORMS = 'an age (90s, 15m, 12h, 7d, 2w), a date (2026-11-24, 2026-11-24T18:30), today, yesterday or "last night"'
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_NUMBER = re.compile(r"\.(\d{1,9})(?:\.gz)?")
-"""What rotation adds to the name of a file; the oldest has the largest number."""
 _COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
 """How the files of programs begin that the standard library of some Python cannot read."""
 _FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
@@ -58,23 +61,26 @@ class _File(NamedTuple):
     name: str
     descriptor: int | None = None
     why: str = ""  # it is not open
+    buffer: int = _BUFFER
 
 
 @dataclass
 class Jobs:
-    """The selected jobs in a file and in its rotated ones, by their names (none: all) and the time of their end.
+    """The selected jobs in some histories, by their names (none: all) and the time of their end.
+
+    `places` are files, with their rotated ones, directories, and patterns of these.
 
     They ended at or after `since`, and before `until`: times in UTC as in lines, and empty ones are no limits. They
     have all of these `labels`.
 
-    `with` opens the files, each once. A number that a job has is its place in all of them.
+    `with` opens the files, each once. A number that a job has is that of its history, and its place in that.
 
     Of the lines with one ID the last one counts: a crash came between them. One pass over the files counts all jobs,
     and finds which have a later line; only if there is one, another pass leaves out those before it. For each selected
     job its ID and its number are in memory.
     """
 
-    path: str
+    places: Sequence[str]
     names: Sequence[str] = ()
     since: str = ""
     until: str = ""
@@ -84,21 +90,25 @@ class Jobs:
     known: set[str] = field(default_factory=set)  # the names that a job has, also one that ended at another time
     known_labels: set[str] = field(default_factory=set)  # the names of the labels that a job has, as above
     is_empty: bool = True  # no file has a job
-    _files: Sequence[_File] = ()
+    _histories: Sequence[Sequence[_File]] = ()
     _opened: ExitStack = field(default_factory=ExitStack)
     _replaced: set[int] = field(default_factory=set)  # the numbers of the jobs that have a later line
 
     def __enter__(self) -> Jobs:
         """Open the files; all again if rotation has renamed one before all were open.
 
-        Raises Unreadable if there is no file, or if the directory is unreadable.
+        Raises Unreadable if there is no file, or if a directory is unreadable.
         """
         while True:
             listed = self._list_files()
+            number = sum(map(len, listed))
+            name = os.path.basename if len(listed) == 1 else str
+            _allow_to_open(number)
             with ExitStack() as opened:
-                found = [_open(path, opened) for path in listed]
+                buffer = max(_LEAST_BUFFER, min(_BUFFER, _BUFFERS // number))
+                found = [[_open(path, name(path), buffer, opened) for path in history] for history in listed]
                 if self._list_files() == listed:
-                    self._files = found
+                    self._histories = found
                     self._opened = opened.pop_all()
                     return self
 
@@ -119,7 +129,7 @@ class Jobs:
         for name, others in wanted.items():
             if name not in self.known_labels and not self.is_empty:
                 parts.append(f"has a label {name!r}{_ask(get_close_matches(name, [*others, *self.known_labels], 1))}")
-        return f"no job in {self.path} {' or '.join(parts)}" if parts else ""
+        return f"no job in {', '.join(self.places)} {' or '.join(parts)}" if parts else ""
 
     def _ask(self, absent: Sequence[str]) -> list[str]:
         """Return names that no job has, and ask whether one was meant that has it as a part, or looks like it."""
@@ -146,18 +156,26 @@ class Jobs:
                 return made
 
     def look_up(self, order: Sequence[int]) -> Iterator[Job]:
-        """Yield the jobs with these numbers in this order, which is almost that of the files: so few have to wait."""
-        places = {number: place for place, number in enumerate(order)}
+        """Yield the jobs with these numbers in this order, in which those of each history come one after another."""
+        wanted: list[dict[int, int]] = [{} for _ in self._histories]
+        for place, number in enumerate(order):
+            wanted[number >> _BITS][number] = place
+        streams = map(self._look_up, range(len(wanted)), wanted)
+        return map(itemgetter(1), merge(*streams, key=itemgetter(0)))
+
+    def _look_up(self, history: int, places: Mapping[int, int]) -> Iterator[tuple[int, Job]]:
+        """Yield the jobs of a history in the order of their places, almost that of the files: so few have to wait."""
+        order = iter(places.values())
+        following = next(order, None)
         waiting: dict[int, Job] = {}
-        following = 0
-        for number, job in self._find(places):
+        for number, job in self._find(history, places):
             waiting[places[number]] = job
             while following in waiting:
-                yield waiting.pop(following)
-                following += 1
-            if following == len(order):
+                yield following, waiting.pop(following)
+                following = next(order, None)
+            if following is None:
                 return
-        yield from (waiting[place] for place in sorted(waiting))
+        yield from ((place, waiting[place]) for place in sorted(waiting))
 
     def explain(self) -> str:
         """Return one line on what was skipped, which is empty if nothing was."""
@@ -166,25 +184,18 @@ class Jobs:
             parts.insert(0, f"{format_count(count, 'torn or unknown line')} in {', '.join(self.skipped)}")
         return printable(f"skipped: {'; '.join(parts)}") if parts else ""
 
-    def _list_files(self) -> dict[str, int]:
-        """List the files of the history, the oldest first, with the inode of each."""
-        directory, name = os.path.split(self.path)
-        numbers = {}
-        for entry in files.list_names(directory or "."):
-            rotated = _NUMBER.fullmatch(entry[len(name) :]) if entry.startswith(name) else None
-            if rotated or entry == name:
-                numbers[os.path.join(directory, entry)] = int(rotated[1]) if rotated else 0
-        listed = {}
-        for path in sorted(numbers, key=lambda path: (-numbers[path], path)):
-            if (status := system.try_call(os.stat, path)) is not None:
-                listed[path] = status.st_ino
-        if not listed:
-            raise files.Unreadable(self.path, "there is no such file", errno.ENOENT)
-        return listed
+    def _list_files(self) -> list[dict[str, int]]:
+        """List the files of each history, the oldest first, with the inode of each."""
+        listed = list_histories(self.places)
+        for path in listed:
+            if not listed[path]:
+                why = "no *.jsonl is in it" if os.path.isdir(path) else "there is no such file"
+                raise files.Unreadable(path, why, errno.ENOENT)
+        return [{path: status.st_ino for path, status in history.items()} for history in listed.values()]
 
     def _read(self) -> Iterator[tuple[int, Job]]:
         """Read all files; yield the selected jobs without those of which a pass has found a later line."""
-        numbers: dict[str, int] = {}
+        numbers: dict[tuple[str | None, str], int] = {}
         for number, job in self._read_all():
             self.is_empty = False
             if job["labels"]:
@@ -194,47 +205,54 @@ class Jobs:
                 matching = {*_list_names_of(job)}.intersection(self.names)
                 self.known |= matching
                 is_named = bool(matching)
-            if (former := numbers.pop(job["id"], None)) is not None:
+            identity = (job.get("node"), job["id"])  # files of several nodes may have one ID
+            if (former := numbers.pop(identity, None)) is not None:
                 self._replaced.add(former)
             end = job["end"]
             is_in_time = self.since <= end and (not self.until or end < self.until)
             if is_named and is_in_time and self.labels <= job["labels"].items() and number not in self._replaced:
-                numbers[job["id"]] = number
+                numbers[identity] = number
                 yield number, job
 
     def _read_all(self) -> Iterator[tuple[int, Job]]:
         """Read all files, and note what was skipped; yield their jobs. One that is damaged loses its rest."""
         self.skipped.clear()
         self.problems.clear()
-        number = 0
-        for file in self._files:
-            why, torn, has_job = file.why, 0, False
-            try:
-                for parts in _read_parts(file):
-                    is_torn = False
-                    for part in parts:
-                        number += 1
-                        if job := parse(part):
-                            has_job = True
-                            yield number, job
-                        else:
-                            is_torn = True
-                    torn += is_torn
-            except files.Unreadable as error:
-                why = error.why
-            except (OSError, EOFError, zlib.error) as error:
-                why = f"not read to its end: {error}"
-            if torn and not has_job:
-                torn, why = 0, why or "none of its lines can be read"
-            if torn:
-                self.skipped[file.name] = torn
-            if why:
-                self.problems.append(f"{file.name}: {why}")
+        for history, files_of in enumerate(self._histories):
+            number = history << _BITS
+            for file in files_of:
+                number = yield from self._read_file(file, number)
 
-    def _find(self, wanted: Container[int]) -> Iterator[tuple[int, Job]]:
-        """Yield the jobs with these numbers, in the order of the files."""
-        number = 0
-        for file in self._files:
+    def _read_file(self, file: _File, number: int) -> Generator[tuple[int, Job], None, int]:
+        """Yield the jobs of a file with their numbers, which begin behind `number`; return the last number."""
+        why, torn, has_job = file.why, 0, False
+        try:
+            for parts in _read_parts(file):
+                is_torn = False
+                for part in parts:
+                    number += 1
+                    if job := parse(part):
+                        has_job = True
+                        yield number, job
+                    else:
+                        is_torn = True
+                torn += is_torn
+        except files.Unreadable as error:
+            why = error.why
+        except (OSError, EOFError, zlib.error) as error:
+            why = f"not read to its end: {error}"
+        if torn and not has_job:
+            torn, why = 0, why or "none of its lines can be read"
+        if torn:
+            self.skipped[file.name] = torn
+        if why:
+            self.problems.append(f"{file.name}: {why}")
+        return number
+
+    def _find(self, history: int, wanted: Container[int]) -> Iterator[tuple[int, Job]]:
+        """Yield the jobs of a history with these numbers, in the order of its files."""
+        number = history << _BITS
+        for file in self._histories[history]:
             with suppress(OSError, EOFError, zlib.error):
                 for part in chain.from_iterable(_read_parts(file)):
                     number += 1
@@ -294,11 +312,19 @@ def _ask(names: Sequence[str]) -> str:
     return "".join(f" (did you mean {name}?)" for name in names)
 
 
-def _open(path: str, opened: ExitStack) -> _File:
+def _allow_to_open(number: int) -> None:
+    """Allow this process to have so many files open, as far as its hard limit goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number + _OTHER_FILES:
+        most = number + _OTHER_FILES
+        most = most if hard == resource.RLIM_INFINITY else min(hard, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _open(path: str, name: str, buffer: int, opened: ExitStack) -> _File:
     """Open a file of the history, until `opened` closes it."""
-    name = os.path.basename(path)
     try:
-        return _File(name, opened.enter_context(files.opened(path)))
+        return _File(name, opened.enter_context(files.opened(path)), buffer=buffer)
     except files.Unreadable as error:
         return _File(name, why=error.why)
 
@@ -310,7 +336,7 @@ def _read_parts(file: _File) -> Iterator[list[bytes]]:
     """
     if file.descriptor is None:
         return
-    with os.fdopen(file.descriptor, "rb", _BUFFER, closefd=False) as stream:
+    with os.fdopen(file.descriptor, "rb", file.buffer, closefd=False) as stream:
         stream.seek(0)
         head = stream.read(6)
         stream.seek(0)
@@ -329,7 +355,7 @@ def _read_parts(file: _File) -> Iterator[list[bytes]]:
 def find_ended(path: str, name: str) -> str:
     """Return when the last job with a name ended, and the command that shows it; empty if there is none."""
     end = ""
-    with suppress(OSError), Jobs(path, [name]) as jobs:
+    with suppress(OSError), Jobs([path], [name]) as jobs:
         end = jobs.collect(lambda selected: max((job["end"] for _, job in selected), default=""))
     return f"it ended {to_local(end)}: {format_command(path, name)}" if end else ""
 
@@ -512,7 +538,7 @@ def rows_to_json(jobs: Jobs, rows: Rows) -> Iterator[str]:
     times = {"since": jobs.since or None, "until": jobs.until or None, "labels": dict(jobs.labels)}
     skipped = {"skipped": sum(jobs.skipped.values()), "problems": jobs.problems}
     total = _to_json(rows.total) if rows.count else None
-    answer = formats.dumps({"file": jobs.path, **times, **skipped, **by, name: [], "total": total})
+    answer = formats.dumps({"files": [*jobs.places], **times, **skipped, **by, name: [], "total": total})
     before, begin, after = answer.partition(f'"{name}": [')  # no text has these quotes
     yield before + begin
     for number, row in enumerate(rows.shown):

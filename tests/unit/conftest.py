@@ -165,10 +165,10 @@ def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
             raise Unreadable(path, "ENOENT", errno.ENOENT)
         return opened(path, *kind)
 
-    def list_names_of_other(path: str) -> list[str]:
+    def list_names_of_other(path: str, *most: int) -> list[str]:
         if OF_THE_MACHINE.match(path):
             raise Unreadable(path, "ENOENT", errno.ENOENT)
-        return list_names(path)
+        return list_names(path, *most)
 
     def list_other(path: str, dir_fd: int | None = None) -> list[str]:
         if dir_fd is None and OF_THE_MACHINE.match(path):

@@ -48,7 +48,7 @@ def line(job: dict[str, Any]) -> bytes:
 
 
 def write_lines(name: str, content: bytes, *, at: float = NOW) -> None:
-    path = FILE.with_name(name)
+    path = FILE.parent / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     os.utime(path, (at, at))

@@ -64,7 +64,7 @@ MISSED = {2: "no_rmids", 3: "io", 4: "no_rmids"}
 
 def read() -> tuple[list[int], history.Jobs]:
     """Read the history; return the numbers of its jobs, and what else is known of it."""
-    with history.Jobs(str(FILE)) as jobs:
+    with history.Jobs([str(FILE)]) as jobs:
         return sorted(jobs.collect(lambda jobs: [int(job["id"], 16) for _, job in jobs])), jobs
 
 
@@ -234,6 +234,62 @@ def test_what_rotation_renames_before_any_of_the_reads_is_read(
     answer = json.loads(shown(*form.split()))
     assert [row["name"] for row in answer.get("jobs", answer.get("sums"))] == ["a", "b"]
     assert (answer["total"]["jobs"], answer["problems"]) == (2, [])
+
+
+BILLS = Path("/srv/bills")
+HISTORIES = {
+    "n1/history.jsonl": 1,
+    "n1/history.jsonl.1": 2,
+    "n1/history.jsonl.2.gz": 3,
+    "n2/history.jsonl.1": 4,
+    "n2/.history.jsonl.2.gz.tmp": 5,
+    "n2/sums.json": 6,
+    "a.jsonl": 7,
+    "a.jsonl.12.gz": 8,
+    "b[1].jsonl": 9,
+    "b1.jsonl": 10,
+    "c.log": 11,
+    "c.log.1": 12,
+    "sums.json": 13,
+}
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        (["n1"], [1, 2, 3]),
+        (["n1/", "n1/history.jsonl", "n1/history.jsonl.1"], [1, 2, 3]),
+        (["n1/history.jsonl.1"], [2]),
+        (["n2"], [4]),
+        (["."], [7, 8, 9, 10]),
+        (["*"], [1, 2, 3, 4, 7, 8, 9, 10]),
+        (["*/*.jsonl"], [1, 2, 3]),
+        (["n*"], [1, 2, 3, 4]),
+        (["b[1].jsonl"], [9]),
+        (["b[1]*", "c.log"], [10, 11, 12]),
+    ],
+)
+def test_a_place_is_a_file_with_its_rotated_ones_a_directory_or_a_pattern(
+    shown: Print, places: list[str], expected: list[int]
+) -> None:
+    for at, (name, number) in enumerate(HISTORIES.items()):
+        write_lines(str(BILLS / name), line(make(number, end=f"2026-11-17T01:02:{50 - at}Z")))
+    paths = [f"{BILLS}/{place}" for place in places]
+    answer = json.loads(shown("--json", *map("--history={}".format, paths)))
+    assert sorted(int(job["id"], 16) for job in answer["jobs"]) == expected
+    assert [job["end"] for job in answer["jobs"]] == sorted(job["end"] for job in answer["jobs"])
+    assert (answer["files"], answer["total"]["jobs"], answer["problems"]) == (paths, len(expected), [])
+
+
+def test_a_problem_names_the_file_with_its_directory_if_there_are_several_histories(shown: Print) -> None:
+    write_lines(f"{BILLS}/n1/history.jsonl", line(make(1)) + b"torn")
+    write_lines(f"{BILLS}/n2/history.jsonl", XZ)
+    answer = json.loads(shown("--json", f"--history={BILLS}/*", status=1))
+    assert (answer["skipped"], answer["problems"]) == (
+        1,
+        [f"{BILLS}/n2/history.jsonl: compressed by xz; only gzip can be read"],
+    )
+    assert f"1 torn or unknown line in {BILLS}/n1/history.jsonl" in shown(f"--history={BILLS}/*", status=1)
 
 
 LATER, EARLIER = "2026-11-17T01:05:00Z", "2026-11-17T00:05:00Z"
@@ -478,7 +534,10 @@ def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, name
         ("nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
         ("--since=soon", "--since: 'soon' is no time; use an age (90s, "),
         ("--since=2026-02-30", "--since: '2026-02-30' is no time; use an age (90s, "),
-        ("--history=/nowhere/history.jsonl", "cannot read /nowhere: ENOENT; a hook with --history=FILE"),
+        ("--history=/nowhere/history.jsonl", "cannot read /nowhere/history.jsonl: there is no such file; a hook with"),
+        (f"--history={FILE} --history=/nowhere/*", "cannot read /nowhere/*: there is no such file; "),
+        ("--history=/var/log", "cannot read /var/log: no *.jsonl is in it; "),
+        (f"--history={FILE} --history=", "--history: no file"),
         ("--since=2026-11-24Z", 'today, yesterday or "last night"'),
         ("--since=0001-01-01", "--since: '0001-01-01' is no time"),
         ("--until=9999-12-31", "--until: '9999-12-31' is no time"),

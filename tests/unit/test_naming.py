@@ -99,9 +99,9 @@ def note_listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
     real = files.list_names
 
-    def note(directory: str) -> list[str]:
+    def note(directory: str, *most: int) -> list[str]:
         lines.append(directory)
-        return real(directory)
+        return real(directory, *most)
 
     monkeypatch.setattr(files, "list_names", note)
     return lines

@@ -126,7 +126,7 @@ def test_screens_have_no_slip(inventory: Inventory, screen: Screen, limit: int |
     by=st.sampled_from([None, "namespace", "pod", "name", "day"]),
 )
 def test_history_has_no_slip(job: Job, screen: Screen, by: str | None) -> None:
-    jobs = history.Jobs("/x", skipped={"x": 1})
+    jobs = history.Jobs(["/x"], skipped={"x": 1}, _histories=[[]])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(history.Jobs, "_read_all", lambda _: iter([(1, job.model_dump())]))
         patched.setattr(history.Jobs, "_find", lambda *_: iter([(1, job.model_dump())]))
