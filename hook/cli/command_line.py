@@ -113,7 +113,8 @@ def _run_in_time(name: str, verb: Verb, given: argparse.Namespace, request: Requ
         has_options = name not in WRITERS and "run_dir" in verb.options
         return verb.run(given, _add_options_of_files(name, given, request) if has_options else request) or 0
 
-    if verb.limit is None or (name == "metrics" and given.listen is not None):
+    is_service = getattr(given, "listen", None) is not None or getattr(given, "follow", False)
+    if verb.limit is None or is_service:
         return run()
     try:
         with limit_time(began + verb.limit.seconds, verb.limit.seconds):

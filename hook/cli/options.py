@@ -211,6 +211,7 @@ ARGUMENTS = {
                 [],
             ),
             _flag("--csv", "print CSV, for a spreadsheet"),
+            _flag("--follow", "print each job as it ends, until stopped; with --since also those that ended since"),
         ),
     ),
     "metrics": Arguments(

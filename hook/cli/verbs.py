@@ -265,6 +265,8 @@ def show_history(given: Namespace, request: Request) -> int:
             raise ValueError(f"--since, {history.to_local(since)}, is not before --until, {history.to_local(until)}")
     except ValueError as error:
         raise Usage(str(error)) from None
+    if given.follow:
+        return _follow_history(given, request, places, since)
     with ExitStack() as opened:
         try:
             jobs = opened.enter_context(history.Jobs(places, given.name, since, until, given.label.items()))
@@ -276,6 +278,20 @@ def show_history(given: Namespace, request: Request) -> int:
                 why = "the first job that ends makes it: see list, and reconcile"
             raise Usage(f"cannot read {error}; {why}") from None
         return _print_history(given, request, jobs)
+
+
+def _follow_history(given: Namespace, request: Request, places: list[str], since: str) -> int:
+    from hook.show import follow
+
+    others = [f"--{name}" for name in ("until", "by", "sort", "limit") if getattr(given, name) is not None]
+    if others := [*others, *(["--csv"] if given.csv else [])]:
+        raise Usage(f"--follow prints each job as it ends, without {' and '.join(others)}")
+    try:
+        follower = follow.Follower(places, given.name, since, given.label.items())
+    except files.Unreadable as error:
+        raise Usage(f"cannot read {error}") from None
+    follow.follow(follower, is_json=request.is_json)
+    return 0
 
 
 def _print_history(given: Namespace, request: Request, jobs: Jobs) -> int:

@@ -41,8 +41,10 @@ _SHAPES = {
 _TEXT, _FLOAT = {str}, {float}
 _MANY, _MOST_USE = 1e9, 1e24
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-_BUFFER = 256 << 10
-_GZIP = b"\x1f\x8b"
+BUFFER = 256 << 10
+_PACKED = ".gz"
+_COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
+"""How the files of programs begin that the standard library of some Python cannot read."""
 _ROTATED = re.compile(r"(.+)\.(\d{1,9})(?:\.gz)?")
 """The name of a rotated file: that of the file, and a number. The oldest has the largest one."""
 _END = ".jsonl"
@@ -120,10 +122,24 @@ def opened(path: str) -> Iterator[tuple[Stream, int, bool]]:
 
     Raises Unreadable, and while it is read OSError, EOFError or zlib.error.
     """
-    with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", _BUFFER, closefd=False) as stream:
-        is_packed = stream.read(2) == _GZIP
+    with files.opened(path) as descriptor, unpacked(path, descriptor) as (stream, is_packed):
+        yield stream, descriptor, is_packed
+
+
+@contextmanager
+def unpacked(path: str, descriptor: int, buffer: int = BUFFER) -> Iterator[tuple[Stream, bool]]:
+    """Yield the content of an open file from its begin, unpacked, and whether it is compressed. Raises Unreadable."""
+    with os.fdopen(descriptor, "rb", buffer, closefd=False) as stream:
         stream.seek(0)
-        yield gzip.GzipFile(fileobj=stream) if is_packed else stream, descriptor, is_packed
+        head = stream.read(6)
+        stream.seek(0)
+        for magic, program in _COMPRESSED.items():
+            if head.startswith(magic):
+                raise files.Unreadable(path, f"compressed by {program}; only gzip can be read")
+        if not head and path.endswith(_PACKED):
+            raise files.Unreadable(path, "empty, and no file of gzip")
+        is_packed = head.startswith(b"\x1f\x8b")
+        yield gzip.GzipFile(fileobj=stream) if is_packed else stream, is_packed
 
 
 Files = dict[str, os.stat_result]

@@ -86,11 +86,12 @@ class Column(NamedTuple):
     head: str
     cells: Sequence[str]
     is_number: bool = False  # it is aligned to the right
+    least: int = 0  # its width, at least
 
 
-def numbers(head: str, cells: Sequence[str]) -> Column:
+def numbers(head: str, cells: Sequence[str], least: int = 0) -> Column:
     """Make a column of numbers, aligned to the right."""
-    return Column(head, cells, is_number=True)
+    return Column(head, cells, is_number=True, least=least)
 
 
 def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
@@ -98,7 +99,7 @@ def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
 
     If it is too wide for a terminal, the names in its first column are cut; then other columns go.
     """
-    widths = [max(map(len, [column.head, *column.cells])) for column in columns]
+    widths = [max(column.least, *map(len, [column.head, *column.cells])) for column in columns]
     if screen.width is not None:
         room = screen.width - sum(widths[1:]) - len(_GAP) * (len(columns) - 1)
         least = min(widths[0], _LEAST_NAME)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import gzip
 import os
 import re
 import resource
@@ -25,18 +24,18 @@ from heapq import merge
 from itertools import chain
 from operator import add, itemgetter
 from types import SimpleNamespace
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hook import formats
 from hook.counters import MILLION
 from hook.node import files
-from hook.node.lines import Job, list_histories, parse, read_lines, split_line
+from hook.node.lines import BUFFER, Job, list_histories, parse, read_lines, split_line, unpacked
 from hook.show import Column, Screen, list_pod_names, numbers, to_word
 from hook.show.lists import LIST_HEADS, format_command, format_total, lay_out_uses, rank_use
 from hook.show.snapshot import EVENTS, Total, Uses, to_number
 from hook.words import format_count, name_pod, printable, short_id
 
-_BUFFER, _LEAST_BUFFER, _BUFFERS = 256 << 10, 8 << 10, 64 << 20  # bytes: of a file, and of all
+_LEAST_BUFFER, _BUFFERS = 8 << 10, 64 << 20  # bytes: of a file, and of all
 _OTHER_FILES = 64  # that a process has open
 _BITS = 40
 """A job's number has that of its history above these bits."""
@@ -44,8 +43,6 @@ _AGE = re.compile(r"(\d{1,9})([smhdw])")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
 _FORMS = 'an age (90s, 15m, 12h, 7d, 2w), a date (2026-11-24, 2026-11-24T18:30), today, yesterday or "last night"'
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
-"""How the files of programs begin that the standard library of some Python cannot read."""
 _FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
 """How a formula begins, and the wide forms of these, which some spreadsheets take for them."""
 _MOST_NAMES = 10_000
@@ -61,7 +58,7 @@ class _File(NamedTuple):
     name: str
     descriptor: int | None = None
     why: str = ""  # it is not open
-    buffer: int = _BUFFER
+    buffer: int = BUFFER
 
 
 @dataclass
@@ -105,7 +102,7 @@ class Jobs:
             name = os.path.basename if len(listed) == 1 else str
             _allow_to_open(number)
             with ExitStack() as opened:
-                buffer = max(_LEAST_BUFFER, min(_BUFFER, _BUFFERS // number))
+                buffer = max(_LEAST_BUFFER, min(BUFFER, _BUFFERS // number))
                 found = [[_open(path, name(path), buffer, opened) for path in history] for history in listed]
                 if self._list_files() == listed:
                     self._histories = found
@@ -202,7 +199,7 @@ class Jobs:
                 self.known_labels.update(job["labels"])
             is_named = True
             if self.names:
-                matching = {*_list_names_of(job)}.intersection(self.names)
+                matching = {*list_names_of(job)}.intersection(self.names)
                 self.known |= matching
                 is_named = bool(matching)
             identity = (job.get("node"), job["id"])  # files of several nodes may have one ID
@@ -336,16 +333,7 @@ def _read_parts(file: _File) -> Iterator[list[bytes]]:
     """
     if file.descriptor is None:
         return
-    with os.fdopen(file.descriptor, "rb", file.buffer, closefd=False) as stream:
-        stream.seek(0)
-        head = stream.read(6)
-        stream.seek(0)
-        for magic, program in _COMPRESSED.items():
-            if head.startswith(magic):
-                raise files.Unreadable(file.name, f"compressed by {program}; only gzip can be read")
-        if not head and file.name.endswith(".gz"):
-            raise files.Unreadable(file.name, "empty, and no file of gzip")
-        content: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=stream) if head.startswith(b"\x1f\x8b") else stream
+    with unpacked(file.name, file.descriptor, file.buffer) as (content, _):
         yield from map(split_line, read_lines(content))
 
 
@@ -360,7 +348,7 @@ def find_ended(path: str, name: str) -> str:
     return f"it ended {to_local(end)}: {format_command(path, name)}" if end else ""
 
 
-def _list_names_of(job: Job) -> Iterator[str]:
+def list_names_of(job: Job) -> Iterator[str]:
     """List all names by which a job can be found; an ID also by its first 12 digits, as tables show it."""
     yield name_job(job)
     yield from list_pod_names(job["namespace"], job["pod"])
@@ -537,16 +525,19 @@ def rows_to_json(jobs: Jobs, rows: Rows) -> Iterator[str]:
     name, by = ("jobs", {}) if rows.by is None else ("sums", {"by": rows.by})
     times = {"since": jobs.since or None, "until": jobs.until or None, "labels": dict(jobs.labels)}
     skipped = {"skipped": sum(jobs.skipped.values()), "problems": jobs.problems}
-    total = _to_json(rows.total) if rows.count else None
+    total = row_to_json(rows.total) if rows.count else None
     answer = formats.dumps({"files": [*jobs.places], **times, **skipped, **by, name: [], "total": total})
     before, begin, after = answer.partition(f'"{name}": [')  # no text has these quotes
     yield before + begin
     for number, row in enumerate(rows.shown):
-        yield (", " if number else "") + formats.dumps({**({"name": row.name or None} if by else {}), **_to_json(row)})
+        yield (", " if number else "") + formats.dumps(
+            {**({"name": row.name or None} if by else {}), **row_to_json(row)}
+        )
     yield f"{after}\n"
 
 
-def _to_json(row: Row) -> dict[str, Any]:
+def row_to_json(row: Row) -> dict[str, Any]:
+    """Make the object of a row: of a job the fields of its line, and its name."""
     totals = row.use
     use = {event: to_number(total.value) for event, total in totals.items() if total.counted}
     if row.job:
@@ -574,7 +565,7 @@ def format_csv(rows: Rows) -> Iterator[str]:
     write_row = csv.writer(SimpleNamespace(write=str), lineterminator="\n").writerow  # returns what `write` returns
     yield write_row(map(_to_cell, columns))
     for row in rows.shown:
-        fields = {head: row.name, **_to_json(row)}
+        fields = {head: row.name, **row_to_json(row)}
         containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
         labels = {f"label_{name}": text for name, text in fields.get("labels", {}).items()}
         cells = {**fields, **fields["use"], **labels, "containers": containers, "unknown": " ".join(fields["unknown"])}

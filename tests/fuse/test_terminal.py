@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shipped file on a real terminal (a pty) of 80 columns, on a node with 30 pods, which is made of plain files."""
+"""The shipped file on a real terminal (a pty) of 80 columns, on a node with 30 pods, which is made of plain files.
+
+And at the ends of pipes that `history --follow` writes to.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -14,12 +18,14 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.kernel.inside import REAL_ROOT
 from tests.support.hook import DEADLINE, shipped
+from tests.unit.lines import line, make
 from tests.unit.nodes import NodeFiles
 
 pytestmark = pytest.mark.skipif(REAL_ROOT is not None or os.geteuid() != 0, reason="needs root, and no resctrl")
@@ -85,3 +91,54 @@ def test_top_replaces_each_table_by_the_next_one_which_fits_its_terminal_until_i
         assert (head[:4], rows[0][:5], rows[1][:7]) == ("NAME", "node ", "no pod ")
         assert max(map(len, [head, *rows])) <= columns
         assert sum(-(-len(line) // columns) or 1 for line in table.splitlines()) < LINES
+
+
+# --- history --follow
+
+
+def append(path: Path, *numbers: int) -> None:
+    with path.open("ab") as stream:
+        stream.write(b"".join(line(make(number, f"job-{number}")) for number in numbers))
+
+
+def test_follow_prints_a_table_whose_head_comes_again_with_the_screen_until_it_is_interrupted(
+    node: NodeFiles, tmp_path: Path
+) -> None:
+    file = tmp_path / "history.jsonl"
+    append(file, 1)
+    numbers = iter(range(2, 100))
+
+    def add(text: str) -> bool:
+        """Each row leads to the next one."""
+        if not text or text.endswith("\n"):
+            append(file, next(numbers))
+        return text.count("NAME") == 3
+
+    lines = run(node, "history", "--follow", f"--history={file}", until=lambda text: "NAME" in text and add(text))
+    heads = [at for at, text in enumerate(lines) if text.startswith("NAME ")]
+    assert heads == [0, LINES - 1, 2 * (LINES - 1)]
+    rows = [text.split()[0] for text in lines if not text.startswith("NAME ")]
+    assert rows == [f"job-{number}" for number in range(2, 2 + len(rows))]
+    assert len(set(map(len, lines))) == 1
+    assert len(lines[0]) <= COLUMNS
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGPIPE])
+def test_follow_ends_in_silence(node: NodeFiles, tmp_path: Path, end: signal.Signals) -> None:
+    """For SIGPIPE the reader ends, while nothing is printed."""
+    file = tmp_path / "history.jsonl"
+    append(file, 1)
+    words = ["history", "--follow", "--json", "--since=2026-11-17", f"--history={file}"]
+    command = ["env", "--default-signal=INT", str(shipped()), words[0], *node.places, *words[1:]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["name"] == "job-1"
+        append(file, 2)
+        assert json.loads(process.stdout.readline())["name"] == "job-2"
+        if end == signal.SIGPIPE:
+            process.stdout.close()
+        else:
+            process.send_signal(end)
+        assert process.wait(DEADLINE) == 0
+        assert process.stderr.read() == b""

@@ -545,6 +545,10 @@ def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, name
         ("--since=1h --until=2h", "--since, 2026-11-18T10:06:40Z, is not before --until, 2026-11-18T09:06:40Z"),
         ("--by=na-me", "--by: 'na-me': not a label's name"),
         ("--label=user", "--label: 'user' is not K=V"),
+        (
+            "--follow --by=day --limit=1 --csv",
+            "--follow prints each job as it ends, without --by and --limit and --csv",
+        ),
         ("--csv --json", "argument --json: not allowed with argument --csv"),
     ],
 )

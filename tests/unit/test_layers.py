@@ -202,7 +202,6 @@ OPENERS |= {"mkstemp", "mmap"}
 MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tokenize", "tomllib", "gzip", "tarfile"}
 ELSEWHERE = {
     "node/lines": {"gzip"},  # of a descriptor that came through the door
-    "show/history": {"gzip"},  # likewise
     "reconcile/rotate": {"gzip"},
     "show/server": {"gzip"},  # of what it sends
     "install/install": {"ZipFile"},  # of bytes that came through the door
