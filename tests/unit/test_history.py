@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import re
+import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -290,6 +291,18 @@ def test_a_problem_names_the_file_with_its_directory_if_there_are_several_histor
         [f"{BILLS}/n2/history.jsonl: compressed by xz; only gzip can be read"],
     )
     assert f"1 torn or unknown line in {BILLS}/n1/history.jsonl" in shown(f"--history={BILLS}/*", status=1)
+
+
+def test_more_files_are_read_than_the_soft_limit_of_open_files_allows(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, before[1]))
+    try:
+        for number in range(200):
+            (tmp_path / f"n{number}.jsonl").write_bytes(line(make(number)))
+        with history.Jobs([str(tmp_path)]) as jobs:
+            assert (len(jobs.collect(list)), jobs.problems) == (200, [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 LATER, EARLIER = "2026-11-17T01:05:00Z", "2026-11-17T00:05:00Z"
