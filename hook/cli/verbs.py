@@ -287,10 +287,9 @@ def _follow_history(given: Namespace, request: Request, places: list[str], since
     if others := [*others, *(["--csv"] if given.csv else [])]:
         raise Usage(f"--follow prints each job as it ends, without {' and '.join(others)}")
     try:
-        follower = follow.Follower(places, given.name, since, given.label.items())
+        follow.follow(lambda: follow.Follower(places, given.name, since, given.label.items()), is_json=request.is_json)
     except files.Unreadable as error:
         raise Usage(f"cannot read {error}") from None
-    follow.follow(follower, is_json=request.is_json)
     return 0
 
 

@@ -16,8 +16,9 @@ import select
 import signal
 import sys
 import zlib
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 
@@ -55,7 +56,7 @@ class Follower:
         self._names = frozenset(names)
         self._labels = labels
         self._since = since  # until all that was there has been read: later lines may be about earlier ends
-        self._offsets: dict[tuple[str, bytes], int] = {}  # by a file's history and first line
+        self._offsets: dict[tuple[str, bytes], int] = {}  # by a file's history and first line that is not blank
         self._stamps: dict[tuple[int, int], tuple[int, int]] = {}  # of what has been read, by device and inode
         self._said = set[str]()
         for history, listed in lines.list_histories(places).items():
@@ -92,10 +93,11 @@ class Follower:
         try:
             with lines.opened(path) as (stream, descriptor, is_packed):
                 status = os.fstat(descriptor)
-                first = stream.readline(lines.LINE)
+                first = next(filter(bytes.strip, iter(partial(stream.readline, lines.LINE), b"")), b"")
                 if not _is_line(first, is_packed=is_packed) and len(first) < lines.LINE:
                     return
-                file = history, sha256(first).digest()
+                directory, name = os.path.split(history)
+                file = os.path.join(os.path.realpath(directory), name), sha256(first).digest()
                 end = _ALL if is_packed else _find_end(descriptor)
                 if self._is_at_end:
                     self._offsets[file] = end
@@ -188,12 +190,13 @@ class Table:
         return answer
 
 
-def follow(follower: Follower, *, is_json: bool) -> None:
+def follow(make_follower: Callable[[], Follower], *, is_json: bool) -> None:
     """Print what comes until the reader of stdout has ended, or until SIGTERM or SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     table = Table()
     with suppress(KeyboardInterrupt):
+        follower = make_follower()
         if not is_json:
             show.print_answer(table.format([], show.get_screen()))
         while True:

@@ -192,7 +192,7 @@ class Jobs:
 
     def _read(self) -> Iterator[tuple[int, Job]]:
         """Read all files; yield the selected jobs without those of which a pass has found a later line."""
-        numbers: dict[tuple[str | None, str], int] = {}
+        numbers: dict[str, int] = {}
         for number, job in self._read_all():
             self.is_empty = False
             if job["labels"]:
@@ -202,7 +202,8 @@ class Jobs:
                 matching = {*list_names_of(job)}.intersection(self.names)
                 self.known |= matching
                 is_named = bool(matching)
-            identity = (job.get("node"), job["id"])  # files of several nodes may have one ID
+            # Files of several nodes may have one ID. A text takes less memory than a tuple.
+            identity = f"{job['id']}/{node}" if (node := job.get("node")) else job["id"]
             if (former := numbers.pop(identity, None)) is not None:
                 self._replaced.add(former)
             end = job["end"]

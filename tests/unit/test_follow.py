@@ -98,6 +98,25 @@ def test_files_and_directories_that_come_later_are_read_from_their_begin(tmp_pat
     assert (read(follower), len(complaints)) == ([3], 2)
 
 
+def test_files_that_begin_with_blank_lines_are_not_taken_for_each_other(file: Path) -> None:
+    append(file, b"\n" + line(make(1)) + line(make(2)))
+    follower = follow.Follower([str(file)])
+    file.rename(file.with_name("history.jsonl.1"))
+    append(file, b"\n" + line(make(3)))
+    assert read(follower) == [3]
+
+
+def test_a_file_in_two_places_comes_once(file: Path) -> None:
+    (file.parent / "link").symlink_to(file.parent)
+    follower = follow.Follower([str(file), f"{file.parent}/link"], since="2026-11-17")
+    append(file, line(make(1)))
+    found = follower.read()
+    assert int(next(found)["id"], 16) == 1
+    append(file, line(make(2)))
+    assert [int(job["id"], 16) for job in found] == [2]
+    assert read(follower) == []
+
+
 def test_a_file_that_is_cut_or_replaced_goes_on_from_there(file: Path) -> None:
     append(file, line(make(1)) + line(make(2)))
     follower = follow.Follower([str(file)])
