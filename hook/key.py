@@ -137,7 +137,12 @@ def list_left(context: Context, state: KeyState, *, by_order: bool = False) -> l
 
 def _complete(context: Context, state: KeyState) -> KeyState:
     held = [group.path for group in state.groups if is_held(context, state, group)]
-    return life_end.complete(state, read_finals(context, state, held), held, system.boottime(), system.unix_time())
+    finals, node = read_finals(context, state, held), ""
+    if state.history_file:
+        from hook import rare
+
+        node = rare.name_node(context.options)
+    return life_end.complete(state, finals, held, system.boottime(), system.unix_time(), node)
 
 
 def is_held(context: Context, state: KeyState, group: MonGroup) -> bool:

@@ -64,9 +64,9 @@ def linger(state: KeyState, finals: dict[str, Texts], boottime: float, seconds: 
 
 
 def complete(
-    state: KeyState, finals: dict[str, Texts], held: Collection[str], boottime: float, unix: float
+    state: KeyState, finals: dict[str, Texts], held: Collection[str], boottime: float, unix: float, node: str = ""
 ) -> KeyState:
-    """End a key without members; its line of the history is then owed. The time is that of both clocks.
+    """End a key without members; its line of the history, of this node, is then owed. The time is that of both clocks.
 
     `finals` has the present counters of its groups, by path, and `held` the paths of those that a live task keeps. A
     key with both kinds of groups goes on without the others; one whose groups are all held stays as it is.
@@ -87,7 +87,7 @@ def complete(
         return completed
     from hook import line
 
-    return owe(completed, line.make_line(state, ended, boottime, unix))
+    return owe(completed, line.make_line(state, ended, boottime, unix, node))
 
 
 def finish(group: MonGroup, texts: Texts | None) -> MonGroup:

@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from hook.models import KeyState, MonGroup
 
 
-def make_line(state: KeyState, ended: list[MonGroup], boottime: float, unix: float) -> list[str]:
+def make_line(state: KeyState, ended: list[MonGroup], boottime: float, unix: float, node: str) -> list[str]:
     """Make the line of a key whose last groups have ended; of one without a member in any group there is none."""
-    return [formats.dumps(_describe_run(state, ended, boottime, unix))] if _had_member(state, ended) else []
+    return [formats.dumps(_describe_run(state, ended, boottime, unix, node))] if _had_member(state, ended) else []
+
+
+def format_written(unix: float) -> str:
+    """Format the time at which a line is made: of two lines of one run the later one counts."""
+    return f"{formats.format_utc(unix)[:-1]}.{int(unix % 1 * counters.MILLION):06d}Z"
 
 
 def _had_member(state: KeyState, ended: list[MonGroup]) -> bool:
@@ -41,7 +46,7 @@ def name_run(state: KeyState) -> str:
     return formats.hash_of(name.encode("utf-8", "replace"))
 
 
-def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix: float) -> dict[str, object]:
+def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix: float, node: str) -> dict[str, object]:
     returned, begin = state.returned, _find_begin(state)
     # What lingered has done nothing since then.
     end = state.lingering_since if state.lingering_since is not None else boottime
@@ -50,6 +55,8 @@ def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix:
     return {
         "version": 1,
         "id": name_run(state),
+        "node": node,
+        "written": format_written(unix),
         "kind": state.kind,
         "key": state.key,
         "namespace": state.pod_namespace,

@@ -105,6 +105,7 @@ class Options(Model):
     lock_timeout: Annotated[float, Field(ge=0, le=60)] = 1.0
     rmid_wait: Annotated[float, Field(ge=0, le=60)] = 1.5
     history: Annotated[str, AfterValidator(names.check_file)] = ""
+    node: Annotated[str, AfterValidator(names.check_node)] = ""
     strict: bool = False
 
 

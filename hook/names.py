@@ -10,7 +10,7 @@ from __future__ import annotations
 # Texts, not sets, which take longer to make than to use once: `not text.strip(these)` has nothing but these in it.
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _ID_CHARACTERS = _ALPHANUMERIC + "_.+,-"
-_ID_LIMIT, _LABEL_LIMIT, _VALUE_LIMIT = 200, 64, 128
+_ID_LIMIT, _LABEL_LIMIT, _VALUE_LIMIT, _NODE_LIMIT = 200, 64, 128, 253
 ID_LENGTH = 64  # of the IDs that container engines make
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
 
@@ -113,6 +113,13 @@ def check_file(text: str) -> str:
     """Check the absolute path of a file, as check_directory does; or nothing."""
     if text and check_directory(text) != text:
         raise ValueError("not the absolute path of a file")
+    return text
+
+
+def check_node(text: str) -> str:
+    """Check the name of a node, which may be that of Kubernetes; or nothing."""
+    if len(text) > _NODE_LIMIT or not text.isprintable():
+        raise ValueError(f"not a node's name: at most {_NODE_LIMIT} printable characters")
     return text
 
 

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from hook import formats, system
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.models import Options
+
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
 
@@ -67,6 +71,12 @@ def append_lines(path: str, lines: list[str]) -> None:
 
     posix = system.posix
     system.use(path, posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY, write)
+
+
+def name_node(options: Options) -> str:
+    """The name of this node in the lines of the history: that of --node, or the host's."""
+    name: str = options.node or system.posix.uname().nodename
+    return name.encode("utf-8", "backslashreplace").decode()  # a host's name may have any bytes
 
 
 def remove_and_measure(path: str, dir_fd: int) -> int:

@@ -6,7 +6,7 @@ A bill without that line would look whole. The core imports this only where a fa
 
 from __future__ import annotations
 
-from hook import counters, ending, formats, names, rare, system
+from hook import counters, ending, formats, line, names, rare, system
 from hook.errors import HookError, Reason
 from hook.models import Failure
 
@@ -69,6 +69,8 @@ def _describe(context: Context, failure: Failure) -> dict[str, object]:
     return {
         "version": 1,
         "id": name_run(failure),
+        "node": rare.name_node(context.options),
+        "written": line.format_written(unix),
         "kind": failure.kind or "container",
         "key": failure.key or failure.container,
         "namespace": failure.namespace,

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS, make_row
-from hook.cli.verbs import HOOK, JOB_STATUSES, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
+from hook.cli.verbs import HOOK, JOB_STATUSES, OF_JOBS, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse
 from hook.errors import as_hook_error
 from hook.models import Options
@@ -127,7 +127,7 @@ def _run_in_time(name: str, verb: Verb, given: argparse.Namespace, request: Requ
 def _add_options_of_files(name: str, given: argparse.Namespace, request: Request) -> Request:
     """Add the options of the hook that are in the hooks.d files, and not on the command line.
 
-    A job takes only the places from there. It has a history if its run directory is the default one, or the hooks'.
+    A job takes only OF_JOBS from there. It has a history if its run directory is the default one, or the hooks'.
     This prints a warning for each option that this command would take from there, and cannot.
     """
 
@@ -139,10 +139,10 @@ def _add_options_of_files(name: str, given: argparse.Namespace, request: Request
     values, problems = hooksd.read_options(directories, list_specs)
     verb = VERBS[name]
     if verb.defaults:
-        values = {**verb.defaults, **{place: values[place] for place in PLACES if place in values}}
+        values = {**verb.defaults, **{option: values[option] for option in OF_JOBS if option in values}}
         if request.hook.run_dir not in (Options().run_dir, values.get("run_dir")):
             del values["history"]
-    taken = PLACES if verb.defaults else verb.options
+    taken = OF_JOBS if verb.defaults else verb.options
     for subject, problem in problems.items():
         if "/" in subject or (subject in taken and subject not in request.given):
             report.write_line(f"warning: {problem}", to_syslog=False)

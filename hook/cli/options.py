@@ -194,7 +194,7 @@ ARGUMENTS = {
             _option(
                 "--by",
                 "NAME",
-                "sums by name, pod, namespace, day of the end, or by a label of this name",
+                "sums by name, pod, namespace, node, day of the end, or by a label of this name",
                 read=partial(_check, names.check_label),
             ),
             _option(
@@ -353,6 +353,7 @@ _OF_HOOK = {
     "lock_timeout": ("SECONDS", "maximum wait for the lock of a key"),
     "rmid_wait": ("SECONDS", "maximum wait for an RMID in limbo"),
     "history": ("FILE", "append a line to this file when a key ends: its use"),
+    "node": ("NAME", "the name of this node in that line (default: the host's)"),
     "strict": ("", "createRuntime exits 1 if it cannot monitor the container"),
 }
 

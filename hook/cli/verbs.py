@@ -36,9 +36,10 @@ Run = Callable[[Namespace, "Request"], "int | None"]
 
 PLACES = paths.OPTIONS
 HOOK = tuple(dict(Options()))
-JOB = (*PLACES, "snapshot_ttl", "lock_timeout", "rmid_wait", "history")
+JOB = (*PLACES, "snapshot_ttl", "lock_timeout", "rmid_wait", "history", "node")
+OF_JOBS = (*PLACES, "node")
 JOB_DEFAULTS = {"lock_timeout": 30.0, "history": paths.HISTORY}
-"""Those of `run`, `assign` and `release`, which take no more than PLACES from the hooks.d files of containers."""
+"""Those of `run`, `assign` and `release`, which take no more than OF_JOBS from the hooks.d files of containers."""
 SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
 """The options of most commands, and of those that act like a hook."""
 JOB_STATUSES = {Reason.BAD_KEY: 65, Reason.NOT_MOUNTED: 69, Reason.NO_CTRL_GROUP: 78}

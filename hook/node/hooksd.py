@@ -40,6 +40,7 @@ _RULES: dict[str, Callable[[list[Any]], list[Any]]] = {
     "strict": lambda _: [],
     "linger": lambda times: [max(times)],
     "history": lambda paths: [*filter(None, paths)],
+    "node": lambda nodes: [*filter(None, nodes)],
 }
 """By option, which of the values in several files count, if not all: they must be equal, and none is the default."""
 _OURS = re.compile(NAME + "(-[a-z0-9_]+)?([.]pyz)?")

@@ -27,13 +27,13 @@ _BEGIN = re.compile(rb'(\{"version": ?\d)')
 """How a line begins. Nothing in one has these bytes: JSON escapes the quotes of texts, and the value of a label that is
 called `version` is a text."""
 _NAMES = (
-    *("version", "id", "kind", "key", "namespace", "pod", "labels", "containers", "more_containers"),
+    *("version", "id", "node", "written", "kind", "key", "namespace", "pod", "labels", "containers", "more_containers"),
     *("begin", "end", "seconds", "runs", "use", "unknown", "late_cpu_seconds", "reason"),
 )
 _OR_NONE = (str, type(None))
 _SHAPES = {
     *product(
-        *((int,), (str,), (str,), (str,), _OR_NONE, _OR_NONE, (dict,), (list,), (int,)),
+        *((int,), (str,), (str,), (str,), (str,), (str,), _OR_NONE, _OR_NONE, (dict,), (list,), (int,)),
         *(_OR_NONE, (str,), (float, type(None)), (int,), (dict,), (list,), (float,), _OR_NONE),
     )
 }

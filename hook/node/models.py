@@ -122,7 +122,13 @@ class Job(Model):
     """
 
     version: Version = 1
-    id: str = Field(description="the same if the same run is written again: the last line counts")
+    id: str = Field(description="the same if the same run of a node is written again")
+    node: str = Field("", description="the host's name, or that of --node; empty: unknown")
+    written: str = Field(
+        "",
+        description="in UTC, with microseconds; of the lines with one `node` and `id` the later one counts; empty: unknown",
+        json_schema_extra={"pattern": r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)?$"},
+    )
     kind: str = Field(description="pod, container, sandbox or job")
     key: Id = Field(description="the UID, the ID, or the name of the job")
     namespace: str | None = Field(None, description="null: none, or unknown")

@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable
-from datetime import datetime, timezone
 
 from hook import counters, ending, formats, life_end, rare, system, unmonitored
 from hook.context import Context
 from hook.key import read_finals
-from hook.line import make_line, name_run
+from hook.line import format_written, make_line, name_run
 from hook.models import Failure, KeyState
 from hook.node import files, lines, sums
 from hook.node.lines import Job
@@ -134,7 +133,7 @@ def _note_series(ledger: Ledger, history: str, states: Iterable[KeyState], now: 
 
 def _save_runs(context: Context, ledger: Ledger, now: float) -> None:
     """Save what each run has used so far, as the line that it would have if it ended now."""
-    boot = read_boot()
+    boot, node = read_boot(), rare.name_node(context.options)
     if boot != ledger.boot:  # of processes of another boot nothing is left
         ledger.saved = {run: replace(saved, processes=[]) for run, saved in ledger.saved.items()}
     saved = {}
@@ -149,7 +148,7 @@ def _save_runs(context: Context, ledger: Ledger, now: float) -> None:
             name_run(state),
             [RunProcess(pid=m.pid, starttime=m.starttime) for m in state.members.values()],
         )
-        for line in make_line(left, ended, system.boottime(), now) if run not in ledger.recent else ():
+        for line in make_line(left, ended, system.boottime(), now, node) if run not in ledger.recent else ():
             saved[run] = SavedRun(key=state.key, line=line, processes=processes)
     # The others are lost, or cannot be read now: each stays until its line comes.
     ledger.saved.update(saved)
@@ -186,8 +185,7 @@ def _mark(line: str, now: float) -> str:
     """Mark a line: a part of each use is unknown."""
     job = json.loads(line)
     job["unknown"] = sorted({*job["unknown"], *job["use"]})
-    if "written" in job:
-        job["written"] = datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    job["written"] = format_written(now)
     return formats.dumps(job)
 
 

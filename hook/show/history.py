@@ -46,7 +46,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
 """How a formula begins, and the wide forms of these, which some spreadsheets take for them."""
 _MOST_NAMES = 10_000
-BY = ("name", "pod", "namespace", "day")
+BY = ("name", "pod", "namespace", "node", "day")
 """What --by adds up by, besides labels: one of such a name is only a filter."""
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 _T = TypeVar("_T")
@@ -72,9 +72,10 @@ class Jobs:
 
     `with` opens the files, each once. A number that a job has is that of its history, and its place in that.
 
-    Of the lines with one ID the last one counts: a crash came between them. One pass over the files counts all jobs,
-    and finds which have a later line; only if there is one, another pass leaves out those before it. For each selected
-    job its ID and its number are in memory.
+    Of the lines of a node with one ID one counts: that which was written last or, if one does not say when, that which
+    is the last. A crash came between them, or something that sent them twice. One pass over the files counts all jobs,
+    and finds such IDs; only if there is one, another finds the line that counts, and the first pass is made again. For
+    each line a hash is in memory.
     """
 
     places: Sequence[str]
@@ -89,7 +90,8 @@ class Jobs:
     is_empty: bool = True  # no file has a job
     _histories: Sequence[Sequence[_File]] = ()
     _opened: ExitStack = field(default_factory=ExitStack)
-    _replaced: set[int] = field(default_factory=set)  # the numbers of the jobs that have a later line
+    # by the node and the ID of several lines, the number of the one that counts
+    _repeated: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __enter__(self) -> Jobs:
         """Open the files; all again if rotation has renamed one before all were open.
@@ -147,10 +149,11 @@ class Jobs:
     def collect(self, make: Callable[[Iterator[tuple[int, Job]]], _T]) -> _T:
         """Return what `make` makes of the jobs, in the order of the files. It is called once for each pass."""
         while True:
-            former = len(self._replaced)
+            former = len(self._repeated)
             made = make(self._read())
-            if len(self._replaced) == former:
+            if len(self._repeated) == former:
                 return made
+            self._choose()
 
     def look_up(self, order: Sequence[int]) -> Iterator[Job]:
         """Yield the jobs with these numbers in this order, in which those of each history come one after another."""
@@ -191,8 +194,8 @@ class Jobs:
         return [{path: status.st_ino for path, status in history.items()} for history in listed.values()]
 
     def _read(self) -> Iterator[tuple[int, Job]]:
-        """Read all files; yield the selected jobs without those of which a pass has found a later line."""
-        numbers: dict[str, int] = {}
+        """Read all files; yield the selected jobs: of those with several lines the one that counts."""
+        hashes = set[int]()
         for number, job in self._read_all():
             self.is_empty = False
             if job["labels"]:
@@ -202,15 +205,27 @@ class Jobs:
                 matching = {*list_names_of(job)}.intersection(self.names)
                 self.known |= matching
                 is_named = bool(matching)
-            # Files of several nodes may have one ID. A text takes less memory than a tuple.
-            identity = f"{job['id']}/{node}" if (node := job.get("node")) else job["id"]
-            if (former := numbers.pop(identity, None)) is not None:
-                self._replaced.add(former)
+            run = job["node"], job["id"]
+            if hash(run) in hashes:
+                self._repeated.setdefault(run, number)
+            hashes.add(hash(run))
             end = job["end"]
             is_in_time = self.since <= end and (not self.until or end < self.until)
-            if is_named and is_in_time and self.labels <= job["labels"].items() and number not in self._replaced:
-                numbers[identity] = number
+            if (
+                is_named
+                and is_in_time
+                and self.labels <= job["labels"].items()
+                and self._repeated.get(run, number) == number
+            ):
                 yield number, job
+
+    def _choose(self) -> None:
+        """Find the line that counts of each job that has several."""
+        written: dict[tuple[str, str], str] = {}
+        for number, job in self._read_all():
+            run = job["node"], job["id"]
+            if run in self._repeated and not ("" < job["written"] < written.get(run, "")):
+                self._repeated[run], written[run] = number, job["written"]
 
     def _read_all(self) -> Iterator[tuple[int, Job]]:
         """Read all files, and note what was skipped; yield their jobs. One that is damaged loses its rest."""
@@ -487,6 +502,7 @@ def _make_namer(by: str) -> Callable[[Job], str]:
         "name": name_job,
         "pod": lambda job: name_pod(job["namespace"], job["pod"]),
         "namespace": lambda job: job["namespace"] or "",
+        "node": lambda job: job["node"],
     }
     return namers.get(by, lambda job: job["labels"].get(by, ""))
 
@@ -560,7 +576,7 @@ def format_csv(rows: Rows) -> Iterator[str]:
     head = f"label_{rows.by}" if rows.by and rows.by not in BY else rows.by or "name"
     if rows.by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
-        columns = [*first, *sorted(rows.total.labels), *events, "unknown", "reason", "late_cpu_seconds", "id"]
+        columns = [*first, *sorted(rows.total.labels), *events, "unknown", "reason", "late_cpu_seconds", "node", "id"]
     else:
         columns = [head, "jobs", "seconds", *events, "unknown", "unmonitored"]
     write_row = csv.writer(SimpleNamespace(write=str), lineterminator="\n").writerow  # returns what `write` returns

@@ -232,7 +232,16 @@ def _write_history(file: Path, lines: int) -> None:
             seconds = round(chance.uniform(1, 5000), 3)
             container = f"{number:064x}"
             use = {event: round(chance.uniform(1, 1e13), 6) for event in HISTORY_EVENTS}
-            job = {"version": 1, "id": f"{number:016x}", "kind": "container", "key": container, "namespace": None}
+            written = f"{formats.format_utc(end)[:-1]}.{chance.randrange(10**6):06d}Z"
+            job = {
+                "version": 1,
+                "id": f"{number:016x}",
+                "node": "node-7",
+                "written": written,
+                "kind": "container",
+                "key": container,
+                "namespace": None,
+            }
             job |= {"pod": None, "labels": {}, "containers": [{"id": container, "name": f"job-{number % 500}"}]}
             job |= {"more_containers": 0, "begin": formats.format_utc(end - seconds), "end": formats.format_utc(end)}
             job |= {"seconds": seconds, "runs": 1, "use": use, "unknown": [], "late_cpu_seconds": 0.012, "reason": None}

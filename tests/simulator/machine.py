@@ -200,6 +200,10 @@ class SimulatedMachine:
 
     environ: Mapping[bytes, bytes] = {b"TZ": b"Asia/Kolkata"}
 
+    @staticmethod
+    def uname() -> posix.uname_result:
+        return posix.uname_result(("Linux", "n1", "6.12.0", "#1 SMP", "x86_64"))
+
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  constants; a call that is not made here is none of the hook's
         if not name.startswith("O_"):
             raise AttributeError(name)

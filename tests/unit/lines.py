@@ -20,6 +20,8 @@ def make(number: int, name: str | None = None, **fields: Any) -> dict[str, Any]:
     return {
         "version": 1,
         "id": f"{number:016x}",
+        "node": "n1",
+        "written": "2026-11-17T01:02:03.000001Z",
         "kind": "container",
         "key": container,
         "namespace": None,

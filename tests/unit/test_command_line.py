@@ -522,7 +522,7 @@ def test_shell_completes_the_labels_of_jobs_that_run_or_have_ended(shell: str, t
     file = tmp_path / "history.jsonl"
     file.write_bytes(lines.line(lines.make(1)) + lines.line(lines.make(2, labels={"project": "p", "user": "u"})))
     places, labels = f"--run-dir={node.run} --history={file}", {"project", "team", "user"}
-    usual = {"name", "pod", "namespace", "day"}
+    usual = {"name", "pod", "namespace", "node", "day"}
     expected = {
         f"history {places} --by=": {f"--by={name}" for name in labels | usual},
         f"history {places} --by=te": {"--by=team"},

@@ -326,6 +326,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "lock_timeout": ("0.25", 0.25),
     "rmid_wait": ("3", 3.0),
     "history": ("/var/log/jobs.jsonl", "/var/log/jobs.jsonl"),
+    "node": ("n2", "n2"),
 }
 """A good value of each option that takes one, and what it becomes."""
 

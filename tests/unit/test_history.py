@@ -322,6 +322,25 @@ def test_of_the_lines_with_an_id_the_last_in_the_file_counts(shown: Print, form:
         assert answer["total"]["use"] == ({"core_energy": use} if is_there else {}), ends
 
 
+@pytest.mark.parametrize("form", ["", "--by=node", "--until=2026-11-17T01:03"])
+@pytest.mark.parametrize(
+    ("stamps", "counts"),
+    [(("3", "2", "1"), 0), (("1", "3", "2"), 1), (("2", "2", "1"), 1), (("", "3", "2"), 1), (("3", "", "2"), 2)],
+)
+def test_of_the_lines_with_a_node_and_an_id_that_one_counts_which_was_written_last(
+    shown: Print, form: str, stamps: tuple[str, ...], counts: int
+) -> None:
+    """Also if that line is not selected."""
+    jobs = [
+        make(1, use={"core_energy": use}, written=second and f"2026-11-17T01:02:0{second}.000000Z", end=end)
+        for use, (second, end) in enumerate(zip(stamps, (LATER, make(1)["end"], make(1)["end"])), 1)
+    ]
+    write_lines("history.jsonl", b"".join(map(line, [*jobs, make(1, node="n2", use={"core_energy": 100})])))
+    total = json.loads(shown("--json", *form.split()))["total"]
+    known = 0 if form.startswith("--until") and not counts else counts + 1
+    assert (total["jobs"], total["use"]) == (1 + bool(known), {"core_energy": known + 100})
+
+
 # --- Which jobs
 
 SOME = [

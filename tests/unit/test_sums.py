@@ -124,8 +124,7 @@ def test_of_two_lines_of_an_id_the_later_one_counts(
     kept: Kept, stamps: tuple[str | None, str | None], counts: int, *, sums_between: bool
 ) -> None:
     first, second = (
-        make_pod(1, "shop", "a", use=use(energy), **({"written": stamp} if stamp else {}))
-        for energy, stamp in zip((3, 5), stamps)
+        make_pod(1, "shop", "a", use=use(energy), written=stamp or "") for energy, stamp in zip((3, 5), stamps)
     )
     kept.keep()
     kept.append(first)
