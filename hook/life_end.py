@@ -63,7 +63,7 @@ def linger(state: KeyState, finals: dict[str, Texts], boottime: float, seconds: 
     return replace(state, groups=groups, lingering_since=boottime, lingering_until=boottime + seconds)
 
 
-def complete(
+def complete(  # noqa: PLR0913, PLR0917  the node is for the line alone
     state: KeyState, finals: dict[str, Texts], held: Collection[str], boottime: float, unix: float, node: str = ""
 ) -> KeyState:
     """End a key without members; its line of the history, of this node, is then owed. The time is that of both clocks.

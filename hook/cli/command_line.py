@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS, make_row
-from hook.cli.verbs import HOOK, JOB_STATUSES, OF_JOBS, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
+from hook.cli.verbs import HOOK, JOB_STATUSES, OF_JOBS, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse
 from hook.errors import as_hook_error
 from hook.models import Options

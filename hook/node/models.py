@@ -126,7 +126,7 @@ class Job(Model):
     node: str = Field("", description="the host's name, or that of --node; empty: unknown")
     written: str = Field(
         "",
-        description="in UTC, with microseconds; of the lines with one `node` and `id` the later one counts; empty: unknown",
+        description="in UTC; of the lines with one `node` and `id` the later one counts; empty: unknown",
         json_schema_extra={"pattern": r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)?$"},
     )
     kind: str = Field(description="pod, container, sandbox or job")

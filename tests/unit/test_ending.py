@@ -78,7 +78,8 @@ def test_the_line_of_a_container(node: Node) -> None:
     (line,) = read(node)
     assert len(line.pop("id")) == 16
     assert line == {
-        "version": 1, "node": "n1", "written": "1970-01-12T13:46:52.344999Z", "kind": "container", "key": ID, "namespace": None, "pod": None, "labels": {},
+        "version": 1, "node": "n1", "written": "1970-01-12T13:46:52.344999Z",
+        "kind": "container", "key": ID, "namespace": None, "pod": None, "labels": {},
         "containers": [{"id": ID, "name": "job-17"}], "more_containers": 0,
         "begin": "1970-01-12T13:46:40Z", "end": "1970-01-12T13:46:52Z", "seconds": 12.345, "runs": 1,
         "use": {"core_energy": 12.5}, "unknown": [], "late_cpu_seconds": 0.0, "reason": None,

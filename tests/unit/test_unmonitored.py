@@ -76,7 +76,8 @@ def test_a_container_that_no_group_had_has_a_line_with_the_reason_and_is_counted
     (line,) = read(node)
     assert len(line.pop("id")) == 16
     assert line == {
-        "version": 1, "node": "n1", "written": line["written"], "kind": "pod", "key": UID, "namespace": None, "pod": None, "labels": {},
+        "version": 1, "node": "n1", "written": line["written"],
+        "kind": "pod", "key": UID, "namespace": None, "pod": None, "labels": {},
         "containers": [{"id": ID, "name": None}], "more_containers": 0,
         "begin": line["begin"], "end": line["end"], "seconds": line["seconds"], "runs": 1,
         "use": {}, "unknown": ALL, "late_cpu_seconds": 0.0, "reason": "no_rmids",
