@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, AnyStr
 
 from pyfakefs.fake_os import FakeOsModule
@@ -39,6 +40,9 @@ class FakePosix(FakeOsModule):
     def listdir(self, path: Any = ".") -> list[Any]:  # noqa: ANN401
         names = super().listdir(path)
         return [*map(os.fsencode, names)] if isinstance(path, bytes) else names
+
+    def uname(self) -> Any:  # noqa: ANN401  a struct of that name
+        return SimpleNamespace(nodename="n1")
 
     def lseek(self, fd: int, pos: int, whence: int) -> int:
         """The position, which pyfakefs does not return."""

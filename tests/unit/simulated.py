@@ -23,6 +23,7 @@ from hook.resctrl import Resctrl
 from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL, KernelTask, above
 from tests.simulator.machine import RUN, SimulatedMachine
+from tests.simulator.node import QuietRepairs
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 OTHER_UID = "00000000-4084-4186-9c0e-93cf8c32e2ce"
@@ -42,8 +43,6 @@ class Node:
         self.machine = machine
         self.kernel = machine.kernel
         self.patch = pytest.MonkeyPatch()  # undone while the machine is there
-        for tool in ("rotate", "keep_sums"):  # they open files of the real system: see test_rotate, test_sums
-            self.patch.setattr(run.Repairs, tool, lambda *_: None)
 
     # --- What happens on it
 
@@ -88,7 +87,7 @@ class Node:
     ) -> Repairs:
         """Reconcile."""
         self.machine.caller.calls = 0
-        return run.repair(self.options(**options or {}), Scope(**scope), repairs)
+        return run.repair(self.options(**options or {}), Scope(**scope), repairs or QuietRepairs())
 
     def verbs(self, **more: Any) -> list[str]:  # noqa: ANN401
         """What reconcile does, and nothing of it fails."""
