@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hook import damage, reclaim, system
+from hook import damage, key, reclaim, system
 from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.models import Failure, Index, KeyState
@@ -516,3 +516,19 @@ def test_a_group_that_cannot_be_looked_at_after_a_failed_start_stays(node: Node)
     node.machine.refusals["put"] = [errno.EACCES]
     assert expect_refusal(lambda: node.start(ID, 8)).reason == Reason.DENIED
     assert (node.groups(), node.members()) == ({GROUP: {7}}, {OTHER: 7})
+
+
+def test_a_key_is_deserted_if_it_has_a_group_and_its_members_are_dead(node: Node) -> None:
+    node.start(ID, 7)
+    assert not reclaim.is_deserted(node.state())
+    node.kernel.die(7)
+    state = node.state()
+    assert reclaim.is_deserted(state)
+    for change in ({"completed_at": "now"}, {"recovering": True}, {"groups": []}):
+        assert not reclaim.is_deserted(replace(state, **change))
+
+
+def test_counters_of_a_group_are_read_whatever_is_known_of_those_before_it(node: Node) -> None:
+    start_in_two_groups(node)
+    first, second = (group.path for group in node.state().groups)
+    assert key.read_finals(node.context(), node.state(), [first]).keys() == {second}
