@@ -131,6 +131,7 @@ def test_a_package_that_came_late_without_data_was_not_used() -> None:
 UNTRACKED = "Unavailable"
 
 
+@pytest.mark.parametrize("traffic", [TRAFFIC, "mon_L3_00/mbm_local_bytes"])
 @pytest.mark.parametrize(
     ("begin", "last", "now", "use"),
     [
@@ -150,15 +151,15 @@ UNTRACKED = "Unavailable"
     ],
 )
 def test_traffic_that_is_untracked_counts_as_what_is_on_record(
-    begin: str | None, last: str | None, now: str | None, use: tuple[int | None, bool]
+    traffic: str, begin: str | None, last: str | None, now: str | None, use: tuple[int | None, bool]
 ) -> None:
     """AMD: tests/fuse/test_untracked.py. Not a number of another kind, nor a counter that is gone."""
-    texts = [{TRAFFIC: text} if text is not None else {} for text in (begin, last, now)]
+    texts = [{traffic: text} if text is not None else {} for text in (begin, last, now)]
     here = replace(group(begin={ENERGY: "1", **texts[0]}), last=texts[1])
     known = None if use[0] is None else use[0] * counters.MILLION
-    assert counters.measure(here, texts[2])[TRAFFIC] == (known, use[1])
+    assert counters.measure(here, texts[2])[traffic] == (known, use[1])
     known_before = (known or 0) + 5 * counters.MILLION
-    assert counters.measure(replace(here, before={TRAFFIC: "5"}), texts[2])[TRAFFIC] == (known_before, use[1])
+    assert counters.measure(replace(here, before={traffic: "5"}), texts[2])[traffic] == (known_before, use[1])
 
 
 def test_known_traffic_goes_on_over_lives_that_end_untracked() -> None:
