@@ -51,7 +51,7 @@ EVERYTHING = make_inventory(
     uncharged={"/": _COUNTERS},
 )
 _SAMPLES = {RUNS: 1.0, **dict.fromkeys(EVENTS, 1.0)}
-BILL = Bill({"n": _SAMPLES}, {("user", "ann"): _SAMPLES})
+BILL = Bill({"n": _SAMPLES, "": _SAMPLES}, {("user", "ann"): _SAMPLES})
 FAMILIES = {family.name: family for family in [*make_families(EVERYTHING, None, BILL), count_dropped({"too_many": 1})]}
 OF_EVENTS = {
     PREFIX + part + event.metric

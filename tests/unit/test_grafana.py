@@ -91,14 +91,15 @@ def test_one_job_is_shown_so_that_a_node_that_is_scraped_twice_counts_once_and_t
     for expression in [*EXPRESSIONS, *QUERIES[1:]]:
         assert expression.count('{job="$job"') == len(re.findall(r"\bresctrl_mon_\w+", expression))
     for expression in EXPRESSIONS:
-        assert expression.startswith("topk(20, ") is bool(re.search(r"by \([^)]*\b(pod|key)\b", expression))
+        assert expression.startswith("topk(20, ") is bool(re.search(r"by \([^)]*\b(pod|key|value)\b", expression))
 
 
-NOT_SHOWN = {"resctrl_mon_endpoint_dropped_connections_total", "resctrl_mon_namespace_unknown_runs_total"}
+NOT_SHOWN = {"resctrl_mon_endpoint_dropped_connections_total"}
 
 
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
     shown = set().union(*map(list_metrics, EXPRESSIONS))
     events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
     assert shown >= {f"resctrl_mon_{part}{EVENTS[event].metric}" for event in events for part in ("", "node_")}
+    assert shown >= {f"resctrl_mon_{part}core_energy_joules_total" for part in ("namespace_", "label_")}
     assert shown >= FAMILIES.keys() - OF_EVENTS - NOT_SHOWN
