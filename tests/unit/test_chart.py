@@ -21,6 +21,7 @@ from tests.support import chart
 from tests.support.chart import Object, render
 
 import cluster
+import node
 import runtime
 
 pytestmark = pytest.mark.skipif(helm.missing() is not None, reason=str(helm.missing()))
@@ -173,7 +174,7 @@ OF_MOUNTS = ("resctrl_root", "run_dir", "history")
 def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -> None:
     names = Options.model_fields.keys() - OF_MOUNTS
     options = [f"--{name.replace('_', '-')}{'' if name == 'strict' else '=x'}" for name in sorted(names)]
-    fine: list[Object] = [EVERYTHING, METRICS, WITH_OPERATOR, {"options": options}]
+    fine: list[Object] = [EVERYTHING, METRICS, WITH_OPERATOR, {"options": options}, {"sumLabels": ["user", "_"]}]
     for values in (chart.load(chart.VALUES), *fine):
         schema(values)
     wrong: list[Object] = [{"options": [f"--{name.replace('_', '-')}=x"]} for name in OF_MOUNTS]
@@ -185,6 +186,7 @@ def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -
     wrong += [{"imagePullSecrets": [{"name": 7}]}, {"imagePullSecrets": [{}]}, {"resources": {"limit": {}}}]
     wrong += [{"resources": {"limits": {"memory": value}}} for value in ("1 Gi", "much", True)]
     wrong += [{"updateStrategy": {"type": "Rolling"}}, {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "x"}}}]
+    wrong += [{"sumLabels": names} for names in (["a", "b", "c"], ["1a"], ["__a"], ["a b"], ["a" * 65], [""])]
     metrics: list[Object] = [{"port": 80}, {"port": "9753"}, {"events": ["c1_res"]}, {"on": True}]
     metrics += [{"podMonitor": {"interval": "often"}}]
     for values in (*wrong, *({"metrics": metric} for metric in metrics)):
@@ -402,6 +404,15 @@ def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: l
     made = {path["name"] for path in paths if path["hostPath"].get("type") == "DirectoryOrCreate"}
     assert made == {"programs", "hooks", "run", "tmpfiles"}
     assert not [path for path in paths if path["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
+
+
+def test_reconcile_alone_gets_the_labels_to_add_up_by(defaults: list[Object], monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = (containers(objects) for objects in (defaults, render({"sumLabels": ["user", "cost_center"]})))
+    assert {name for name in after if after[name] != before[name]} == {"reconcile"}
+    for variable in after["reconcile"]["env"]:
+        monkeypatch.setenv(variable["name"], variable["value"])
+    given, _ = parse_command("reconcile", node.list_sums())
+    assert given.sum_label == ["user", "cost_center"]
 
 
 def test_adopt_mounts_what_the_runtimes_keep_read_only_and_only_for_reconcile(defaults: list[Object]) -> None:

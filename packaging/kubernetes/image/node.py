@@ -3,7 +3,7 @@
 
 check           say why this node cannot monitor, for `kubectl describe` and the other containers; exit with 0
 install         write the program and its JSON onto the host, and look whether they stay; its end changes nothing there
-reconcile       run reconcile once a minute
+reconcile       run reconcile once a minute, with sums by the labels in $SUM_LABELS
 watch           run watch
 view            run view
 metrics         serve metrics, with the arguments in $METRICS
@@ -227,7 +227,7 @@ def _reconcile_once(node: host.Host) -> None:
     global _child  # noqa: PLW0603  for _end, which a signal calls
     if not os.path.isdir(f"{node.resctrl_root}/mon_groups"):
         return  # the systemd unit is skipped then, too: not mounted (yet), or a machine that cannot monitor
-    command = [host.SHIPPED, "reconcile", *node.options, *_adopt()]
+    command = [host.SHIPPED, "reconcile", *node.options, *_adopt(), *list_sums()]
     _child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         _child.wait(LONGEST)
@@ -235,6 +235,11 @@ def _reconcile_once(node: host.Host) -> None:
         _report(f"reconcile has not ended after {LONGEST:.0f} s")
         _child.kill()
         _child.wait()
+
+
+def list_sums() -> list[str]:
+    """Return the options by which reconcile adds up by the labels in $SUM_LABELS."""
+    return [f"--sum-label={name}" for name in os.environ.get("SUM_LABELS", "").split()]
 
 
 def _adopt() -> list[str]:
