@@ -524,7 +524,8 @@ def test_a_key_is_deserted_if_it_has_a_group_and_its_members_are_dead(node: Node
     node.kernel.die(7)
     state = node.state()
     assert reclaim.is_deserted(state)
-    for change in ({"completed_at": "now"}, {"recovering": True}, {"groups": []}):
+    changes: tuple[dict[str, Any], ...] = ({"completed_at": "now"}, {"recovering": True}, {"groups": []})
+    for change in changes:
         assert not reclaim.is_deserted(replace(state, **change))
 
 
