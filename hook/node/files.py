@@ -128,8 +128,9 @@ def read_toml(path: str, limit: int) -> dict[str, Any]:
     return tables
 
 
-def list_names(path: str, most: int = NAMES) -> list[str]:
-    """Return the names in a directory, sorted. Raises Unreadable, also if there are more than `most`."""
+def list_names(path: str, most: int | None = None) -> list[str]:
+    """Return the names in a directory, sorted. Raises Unreadable, also if there are more than `most` (NAMES)."""
+    most = NAMES if most is None else most
     with _failing(path), os.scandir(path) as entries:  # opendir(3) opens nothing but a directory
         names = [entry.name for entry in islice(entries, most + 1)]
     if len(names) > most:
@@ -137,7 +138,7 @@ def list_names(path: str, most: int = NAMES) -> list[str]:
     return sorted(names)
 
 
-def list_if_there(path: str, most: int = NAMES) -> list[str]:
+def list_if_there(path: str, most: int | None = None) -> list[str]:
     """Return the names in a directory, sorted, or no names if it does not exist. Raises Unreadable."""
     try:
         return list_names(path, most)
@@ -147,11 +148,12 @@ def list_if_there(path: str, most: int = NAMES) -> list[str]:
         raise
 
 
-def match(pattern: str, most: int = NAMES) -> list[str]:
+def match(pattern: str, most: int | None = None) -> list[str]:
     """Return the paths that a pattern matches as in Go, where `*` also matches the dot of a hidden file.
 
     A directory that does not exist matches nothing. Raises Unreadable, also if there are more than `most`.
     """
+    most = NAMES if most is None else most
     directory, name = os.path.split(pattern)
     if not _IS_PATTERN.search(pattern) or directory == pattern:
         return [pattern]

@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import resource
 import subprocess
@@ -295,10 +296,10 @@ def test_a_problem_names_the_file_with_its_directory_if_there_are_several_histor
 
 def test_more_files_are_read_than_the_soft_limit_of_open_files_allows(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, before[1]))
+    for number in range(200):
+        (tmp_path / f"n{number}.jsonl").write_bytes(line(make(number)))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 50, before[1]))
     try:
-        for number in range(200):
-            (tmp_path / f"n{number}.jsonl").write_bytes(line(make(number)))
         with history.Jobs([str(tmp_path)]) as jobs:
             assert (len(jobs.collect(list)), jobs.problems) == (200, [])
     finally:
