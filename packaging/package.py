@@ -98,7 +98,7 @@ def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
         path.rename(tree / SHIPPED / path.name)
     # `install`, `doctor` and the chart read the owner of the program from this file
     _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
-    (tree / "etc" / NAME).mkdir()  # for the administrator's textfile.conf and metrics.conf
+    (tree / "etc" / NAME).mkdir(parents=True)  # for the administrator's textfile.conf and metrics.conf
     _write(tree / f"usr/share/man/man8/{NAME}.8.gz", compress((HERE / "man" / f"{NAME}.8").read_bytes()))
     _write(tree / f"usr/share/doc/{NAME}/history.schema.json", (ROOT / SCHEMA).read_bytes())
     completions = {
