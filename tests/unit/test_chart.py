@@ -17,7 +17,6 @@ from hook.cli.command_line import parse_command
 from hook.cli.verbs import parse_address
 from hook.entry import parse as parse_options
 from hook.models import Options
-from hook.node import paths
 from tests.support import chart
 from tests.support.chart import Object, render
 
@@ -38,13 +37,11 @@ EVERYTHING: Object = {
     "podAnnotations": {"a": "b"},
     "watch": True,
     "view": {"enabled": True},
-    "history": {"stdout": True},
     "priorityClassName": "",
 }
 RECONCILES = {"reconcile", "remove-program"}
 KEPT = {"DAC_OVERRIDE"}
 OF_WATCH = {"NET_ADMIN"}
-LOG_DIR = paths.HISTORY.rpartition("/")[0]
 DROPPED_AT_ONCE = {"SETPCAP", "SYS_ADMIN", "SYS_PTRACE"}
 
 
@@ -166,21 +163,21 @@ WITH_OPERATOR: Object = {
 }
 GOOD = ["--key=sandbox", "--containers=all", "--monitor=opt-out", "--annotation=a=b=c", "--annotation=a="]
 GOOD += ["--group-prefix=a.b", "--linger=0", "--linger=86400", "--snapshot-ttl=604800", "--lock-timeout=0.5"]
-GOOD += ["--rmid-wait=60", "--namespace=shop", "--strict", "--history="]
+GOOD += ["--rmid-wait=60", "--namespace=shop", "--strict"]
 BAD = ["--key=pod", "--containers=none", "--monitor=yes", "--annotation=a", "--annotation==b", "--group-prefix=-a"]
 BAD += ["--group-prefix=" + "a" * 51, "--linger=ten", "--linger=1.5", "--linger=-1", "--linger=86401"]
 BAD += ["--snapshot-ttl=604801", "--lock-timeout=61", "--rmid-wait=60.5", "--rmid-wait=x"]
-THE_CHARTS = ("resctrl_root", "run_dir", "history", "node")
-"""The options that name directories, which the chart mounts, and the node."""
+OF_MOUNTS = ("resctrl_root", "run_dir", "history")
+"""The options that name directories, which the chart mounts."""
 
 
 def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -> None:
-    names = Options.model_fields.keys() - THE_CHARTS
+    names = Options.model_fields.keys() - OF_MOUNTS
     options = [f"--{name.replace('_', '-')}{'' if name == 'strict' else '=x'}" for name in sorted(names)]
     fine: list[Object] = [EVERYTHING, METRICS, WITH_OPERATOR, {"options": options}, {"sumLabels": ["user", "_"]}]
     for values in (chart.load(chart.VALUES), *fine):
         schema(values)
-    wrong: list[Object] = [{"options": [f"--{name.replace('_', '-')}=x"]} for name in THE_CHARTS]
+    wrong: list[Object] = [{"options": [f"--{name.replace('_', '-')}=x"]} for name in OF_MOUNTS]
     wrong += [{"options": ["--linger 60"]}, {"options": ["--lingr=60"]}, {"option": ["--linger=60"]}]
     wrong += [{"prefix": "usr"}, {"prefix": "/usr/."}, {"hooksDir": "/a b"}, {"hooksDir": "/etc/../x"}]
     wrong += [{"testing": {"resctrlRoot": "/resctrl"}}, {"test": {"everyNode": "yes"}}, {"image": {"digest": "latest"}}]
@@ -248,7 +245,6 @@ WRONG: dict[str, list[Object]] = {
         for path in (
             "/sys/fs/resctrl",
             "/run/resctrl-mon-hook/model",
-            "/var/log/resctrl-mon-hook/model",
             "/node/model",
             "/host/usr/x",
             "/dev/shm/x",
@@ -260,7 +256,6 @@ WRONG: dict[str, list[Object]] = {
     "metrics.prometheusRule.enabled": [{"metrics": {**OFF, "prometheusRule": ON}}],
     "metrics.created": [{"metrics": {**OFF, "created": True}}],
     "test.everyNode": [{"metrics": OFF, "test": {"everyNode": True}}],
-    "history.stdout": [{"history": {"stdout": True}, "options": ["--linger=600", "--history="]}],
     "resources.limits.memory": [{"resources": {"limits": None}}],
     "options": [{"options": ["--history=/x"]}, {"options": ["--linger=1d"]}, {"options": "--strict"}],
     "image.digest": [{"image": {"digest": "latest"}}],
@@ -391,32 +386,31 @@ def test_what_can_be_written_to(defaults: list[Object]) -> None:
     """The places are those that the hook-injector sees as upstream deploys it."""
     programs, hooks = "/host/usr/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
     boot = "/host/etc/tmpfiles.d"
-    kept = {Options().run_dir, LOG_DIR}
     assert {name: writable(defaults, name) for name in containers(defaults)} == {
         "check": {"/node"},
         "install": {programs, hooks, boot, "/node"},
         "remove-json": {hooks},
-        "reconcile": kept,
-        "remove-program": {*kept, programs, boot},
+        "reconcile": {Options().run_dir},
+        "remove-program": {Options().run_dir, programs, boot},
         "uninstall": set(),
         "test": set(),
         "load": set(),
-        "metrics": {LOG_DIR},
+        "metrics": set(),
     }
 
 
 def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: list[Object]) -> None:
     paths = [volume for pod in pods(objects) for volume in pod.get("volumes", []) if "hostPath" in volume]
     made = {path["name"] for path in paths if path["hostPath"].get("type") == "DirectoryOrCreate"}
-    assert made == {"programs", "hooks", "run", "history", "tmpfiles"}
+    assert made == {"programs", "hooks", "run", "tmpfiles"}
     assert not [path for path in paths if path["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
 
 
 def test_reconcile_alone_gets_the_labels_to_add_up_by(defaults: list[Object], monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = (containers(objects) for objects in (defaults, render({"sumLabels": ["user", "cost_center"]})))
     assert {name for name in after if after[name] != before[name]} == {"reconcile"}
-    (labels,) = (variable for variable in after["reconcile"]["env"] if variable["name"] == "SUM_LABELS")
-    monkeypatch.setenv(labels["name"], labels["value"])
+    for variable in after["reconcile"]["env"]:
+        monkeypatch.setenv(variable["name"], variable["value"])
     given, _ = parse_command("reconcile", node.list_sums())
     assert given.sum_label == ["user", "cost_center"]
 
@@ -465,8 +459,7 @@ def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themsel
     for job in jobs:
         (container,) = job["spec"]["template"]["spec"]["containers"]
         path = f"metadata.annotations['{cluster.SINCE}']"
-        (removed_at,) = (variable for variable in container["env"] if variable["name"] == "REMOVED_AT")
-        assert removed_at["valueFrom"] == {"fieldRef": {"fieldPath": path}}
+        assert container["env"] == [{"name": "REMOVED_AT", "valueFrom": {"fieldRef": {"fieldPath": path}}}]
 
 
 # --- Metrics
@@ -503,29 +496,7 @@ def test_view_writes_into_the_run_directory_alone_and_is_off_unless_it_is_enable
     assert "view" not in containers(defaults)
     viewing = render({"view": {"enabled": True}})
     assert writable(viewing, "view") == {Options().run_dir}
-    assert set(mounts(containers(viewing)["view"])) == set(mounts(containers(viewing)["metrics"])) - {LOG_DIR}
-
-
-# --- The history
-
-
-def test_what_writes_a_line_has_the_nodes_name_and_the_historys_directory(objects: list[Object]) -> None:
-    """The hook's JSON has the name from `install`; its directory is the host's."""
-    name = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    by_name = containers(objects)
-    writes = RECONCILES | ({"watch"} & by_name.keys())
-    assert {each for each, container in by_name.items() if name in container.get("env", [])} == writes | {"install"}
-    assert {each for each in by_name if LOG_DIR in writable(objects, each)} == writes | {"metrics"}
-    directories = [volume for pod in pods(objects) for volume in pod.get("volumes", []) if volume["name"] == "history"]
-    assert {volume["hostPath"]["path"] for volume in directories} == {LOG_DIR}
-
-
-def test_history_on_stdout_sees_the_historys_directory_alone_and_is_off_unless_it_is_asked_for(
-    defaults: list[Object],
-) -> None:
-    assert "history" not in containers(defaults)
-    printing = containers(render({"history": {"stdout": True}}))["history"]
-    assert mounts(printing) == {LOG_DIR: {"name": "history", "mountPath": LOG_DIR, "readOnly": True}}
+    assert set(mounts(containers(viewing)["view"])) == set(mounts(containers(viewing)["metrics"]))
 
 
 def test_the_chart_has_no_link() -> None:

@@ -21,7 +21,6 @@ from hook.node.programs import Exit
 from hook.reconcile.run import Remains
 
 import host
-import node as image
 
 PREFIX, HOOKS_DIR = "/usr", "/usr/share/containers/oci/hooks.d"
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
@@ -80,16 +79,6 @@ def test_reconcile_gets_the_options_of_the_json_and_a_wrong_one_is_refused_befor
     assert node("--history=").options == [OURS, "--linger=600", "--history="], "which switches it off"
     with pytest.raises(Refused, match="unknown option '--lingr'"):
         node("--lingr=5")
-
-
-def test_the_json_has_the_name_of_the_node_that_kubernetes_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(image.VERBS, "install", lambda node: node.install() and None)
-    monkeypatch.setenv("NODE_NAME", "n1.example")
-    words = [f"--prefix={PREFIX}", f"--hooks-dir={HOOKS_DIR}", "--release=shop/hook", "--linger=5"]
-    assert image.main(["install", *words]) == 0
-    file = hooksd.read_entry(str(at(JSON))).file
-    assert file is not None
-    assert file.hook.args == ["resctrl-mon-hook", "hook", OURS, HISTORY, "--linger=5", "--node=n1.example"]
 
 
 def test_a_file_that_is_cut_or_changed_is_refused_and_nothing_changes(shipped: bytes) -> None:
