@@ -106,7 +106,8 @@ def test_options_reach_the_hooks_and_the_tools_read_them_there(node: ScratchMach
     expected = ["--run-dir=/run/x", "--group-prefix=mine-", "--annotation=a=b c", "--monitor=opt-in", "--linger=5"]
     done(node, "install", "--for=both", "--adopt", *words)
     for path, target in ((KUBERNETES, "kubernetes"), (PODMAN, "podman")):
-        args = ["resctrl-mon-hook", "hook", f"--containers={target}", HISTORY, *expected]
+        history = [HISTORY] if target == "podman" else []
+        args = ["resctrl-mon-hook", "hook", f"--containers={target}", *history, *expected]
         assert hook_of(node, path)["args"] == args
     assert f"ExecStart={LINK} reconcile --adopt\n" in node.written()[f"{UNITS}.service"]
     assert done(node, "install", "--for=podman")[0] == f"remove {KUBERNETES}"

@@ -27,7 +27,6 @@ PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 OWNER = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
 JSON = f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json"
 OURS = "--containers=kubernetes"
-HISTORY = "--history=/var/log/resctrl-mon-hook/history.jsonl"
 RESCTRL = "/sys/fs/resctrl"
 
 
@@ -66,7 +65,7 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(shipped: byt
     assert {path: at(path).stat().st_mode & 0o7777 for path in files()} == {OWNER: 0o644, PROGRAM: 0o755, JSON: 0o644}
     file = hooksd.read_entry(str(at(JSON))).file
     assert file is not None
-    assert (file.hook.path, file.hook.args) == (PROGRAM, ["resctrl-mon-hook", "hook", OURS, HISTORY, "--linger=5"])
+    assert (file.hook.path, file.hook.args) == (PROGRAM, ["resctrl-mon-hook", "hook", OURS, "--linger=5"])
     assert node("--linger=5").is_installed()
     before = [at(path).stat().st_ino for path in files()]
     assert node("--linger=5").install() == [], "again, it changes nothing"
@@ -74,9 +73,8 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(shipped: byt
 
 
 def test_reconcile_gets_the_options_of_the_json_and_a_wrong_one_is_refused_before_each_container_complains() -> None:
-    assert node("--monitor=opt-in").options == [OURS, "--linger=600", HISTORY, "--monitor=opt-in"]
-    assert node("--linger=5").options == [OURS, HISTORY, "--linger=5"]
-    assert node("--history=").options == [OURS, "--linger=600", "--history="], "which switches it off"
+    assert node("--monitor=opt-in").options == [OURS, "--linger=600", "--monitor=opt-in"]
+    assert node("--linger=5").options == [OURS, "--linger=5"]
     with pytest.raises(Refused, match="unknown option '--lingr'"):
         node("--lingr=5")
 
