@@ -7,10 +7,9 @@ import csv
 import gzip
 import io
 import json
-import os
 import re
-import resource
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, product
@@ -295,15 +294,15 @@ def test_a_problem_names_the_file_with_its_directory_if_there_are_several_histor
 
 
 def test_more_files_are_read_than_the_soft_limit_of_open_files_allows(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
     for number in range(200):
         (tmp_path / f"n{number}.jsonl").write_bytes(line(make(number)))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 50, before[1]))
-    try:
-        with history.Jobs([str(tmp_path)]) as jobs:
-            assert (len(jobs.collect(list)), jobs.problems) == (200, [])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    code = (
+        "import resource, sys; from hook.show import history\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+        "with history.Jobs(sys.argv[1:]) as jobs: print(len(jobs.collect(list)), jobs.problems)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout == "200 []\n"
 
 
 LATER, EARLIER = "2026-11-17T01:05:00Z", "2026-11-17T00:05:00Z"
