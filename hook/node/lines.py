@@ -155,7 +155,7 @@ def list_files(path: str) -> Files:
 def list_histories(places: Iterable[str]) -> dict[str, Files]:
     """List the histories in some places, each with its files.
 
-    A place is a file that hooks write, a directory, which stands for all `*.jsonl` in it, or a pattern of such files
+    A place is a file that hooks write, a directory, for all `*.jsonl` in it, or a pattern of such files
     and directories. One without any file has an entry of its own, without files. Raises Unreadable.
     """
     list_names = lru_cache(maxsize=None)(lambda directory: files.list_if_there(directory or ".", _MOST_FILES))
