@@ -3,53 +3,63 @@
 """Builds, packs, compiles, tests and shows resctrl-mon-hook.
 
   python3 build.py [--python PATH] [--output FILE] [--bytecode PATH]... [--release]
-                             write dist/resctrl-mon-hook.pyz, and print its SHA-256, its size, and the versions of its
-                             bytecode. --python: the interpreter in the file's first line (default:
-                             /usr/bin/python3). --bytecode: a CPython to compile for, may be given more than once
-                             (default: those of python3.9 to python3.14 that exist here, and the one that builds;
-                             `none`: sources only, which a node compiles). --release: fail unless it has all six
+                             write dist/resctrl-mon-hook.pyz, and print its SHA-256, its size, and
+                             the versions of its bytecode. --python: the interpreter in the file's
+                             first line (default: /usr/bin/python3). --bytecode: a CPython to
+                             compile for, may be given more than once (default: those of python3.9
+                             to python3.14 that exist here, and the one that builds; `none`: sources
+                             only, which a node compiles). --release: fail unless it has all six
   python3 build.py native [--release] [--for=MACHINE]
-                             write dist/resctrl-mon-hook-MACHINE, the same program with a Python of its own: one static
-                             ELF file. That Python is built once from Debian's source package (8 minutes; needs gcc),
-                             and kept in the user's cache directory. --release: from the newest source package.
-                             --for: x86_64, or aarch64 by Debian's cross compiler (default: this machine's)
+                             write dist/resctrl-mon-hook-MACHINE, the same program with a Python of
+                             its own: one static ELF file. That Python is built once from Debian's
+                             source package (8 minutes; needs gcc), and kept in the user's cache
+                             directory. --release: from the newest source package. --for: x86_64, or
+                             aarch64 by Debian's cross compiler (default: this machine's)
   python3 build.py package [deb] [rpm] [--check] [--release]
-                             build the ELF file, then pack it: dist/resctrl-mon-hook_VERSION_amd64.deb (needs
-                             dpkg-deb) and dist/*.x86_64.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint
-                             accept them
-  python3 build.py release   make dist/release/, all that users download: the .pyz with bytecode of six versions, ELF
-                             files of x86_64 and aarch64, a .deb and an RPM of each, the chart, a bill of materials
-                             (SPDX), and at last SHA256SUMS. Needs a Debian on x86_64
-  python3 build.py compile   compile the pydantic models (hook/models.py, hook/node/models.py) to plain Python: a
-                             *_compiled.py beside each; make docs/history.schema.json, packaging/completions, and the
-                             chart's copy of packaging/prometheus/rules.yaml
-  python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
-                             tiers without their slow tests, and a few lives under Podman; those of the ELF file if
-                             its Python has been built
+                             build the ELF file, then pack it:
+                             dist/resctrl-mon-hook_VERSION_amd64.deb (needs dpkg-deb) and
+                             dist/*.x86_64.rpm (needs rpmbuild). --check: fail unless lintian and
+                             rpmlint accept them
+  python3 build.py release   make dist/release/, all that users download: the .pyz with bytecode of
+                             six versions, ELF files of x86_64 and aarch64, a .deb and an RPM of
+                             each, the chart, a bill of materials (SPDX), and at last SHA256SUMS.
+                             Needs a Debian on x86_64
+  python3 build.py compile   compile the pydantic models (hook/models.py, hook/node/models.py) to
+                             plain Python: a *_compiled.py beside each; make
+                             docs/history.schema.json, packaging/completions, and the chart's copy
+                             of packaging/prometheus/rules.yaml
+  python3 build.py test      build, then run what shows most defects within minutes: the linters,
+                             the unit and fuse tiers without their slow tests, and a few lives under
+                             Podman; those of the ELF file if its Python has been built
   python3 build.py test --all
-                             build both files, then run all tests; builds a Python, a kernel and some Debians first,
-                             and says so
+                             build both files, then run all tests; builds a Python, a kernel and
+                             some Debians first, and says so
   python3 build.py test ARGUMENTS...
-                             build, then run pytest with these (`test tests/unit -k shebang`; `--form=native`: on the
-                             ELF file; with CI set, or with `--require fuse,podman,kernel`, say, a skip in those tiers
-                             is a failure; tests/cluster needs a cluster: tests/cluster/README.md)
-  python3 build.py demo      build, then show the hook at work on containers and a model of resctrl; where no container
-                             can be run, in the simulator of the tests
+                             build, then run pytest with these (`test tests/unit -k shebang`;
+                             `--form=native`: on the ELF file; with CI set, or with `--require
+                             fuse,podman,kernel`, say, a skip in those tiers is a failure;
+                             tests/cluster needs a cluster: tests/cluster/README.md)
+  python3 build.py demo      build, then show the hook at work on containers and a model of resctrl;
+                             where no container can be run, in the simulator of the tests
   python3 build.py bench [speed | life | attribution | scale | watch | view | fleet] ...
-                             build, then measure: the hook's time, instructions and memory; a container's life through
-                             a CRI, with and without the hook; in a guest, the share of a container's CPU time that its
-                             group is charged; reconcile on a node with thousands of containers; the CPU time and memory
-                             of watch and of view; what loading and adding up the lines of many nodes takes
+                             build, then measure: the hook's time, instructions and memory; a
+                             container's life through a CRI, with and without the hook; in a guest,
+                             the share of a container's CPU time that its group is charged;
+                             reconcile on a node with thousands of containers; the CPU time and
+                             memory of watch and of view; what loading and adding up the lines of
+                             many nodes takes
   python3 build.py bench plot
-                             draw docs/*.svg from docs/figures.json, which `--figures docs/figures.json` of the
-                             benchmarks speed and attribution writes
+                             draw docs/*.svg from docs/figures.json, which `--figures
+                             docs/figures.json` of the benchmarks speed and attribution writes
   python3 build.py faults [PART ...]
-                             build, then make everything fail that the hook depends on, and check that nothing is lost
-                             (`faults --help` names the parts)
-  python3 build.py --help    print this, also after one of these verbs (after `test`, `bench` and `faults` their own)
+                             build, then make everything fail that the hook depends on, and check
+                             that nothing is lost (`faults --help` names the parts)
+  python3 build.py --help    print this, also after one of these verbs (after `test`, `bench` and
+                             `faults` their own)
 
-Building needs any CPython from 3.9 on and nothing else. The same sources and interpreters give the same bytes. The
-other verbs first install what they need (a .venv beside this file; Debian packages, if run as root).
+Building needs any CPython from 3.9 on and nothing else. The same sources and interpreters give the
+same bytes. The other verbs first install what they need (a .venv beside this file; Debian
+packages, if run as root).
 """
 
 from __future__ import annotations
@@ -82,7 +92,9 @@ QUICK_LIVES = "tests/podman/test_life.py"
 OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
 LIVES = ("tests/podman", "tests/containerd")
 OF_THE_PYZ = ("-m", "both_forms or form", "--form=pyz")
-"""What `--all` runs on the .pyz, where there is an ELF file: what depends on the form, and what is about this one."""
+"""What `--all` runs on the .pyz, where there is an ELF file: what depends on the form,
+and what is about this one.
+"""
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "view", "fleet")
 PLOT = "plot"
 
@@ -109,7 +121,10 @@ def compile_verb(arguments: Sequence[str]) -> int:
 
 
 def test_verb(arguments: Sequence[str]) -> int:
-    """Run the tests; returns pytest's exit status. With CI set, files or processes left behind are a failure, too."""
+    """Run the tests; returns pytest's exit status.
+
+    With CI set, files or processes left behind are a failure, too.
+    """
     _under(lambda: provision.ensure(apt=provision.TEST))
     from tests.support import leftovers  # noqa: PLC0415  building takes nothing from tests/
 
@@ -119,7 +134,9 @@ def test_verb(arguments: Sequence[str]) -> int:
         print(f"build.py: no test of the chart: {error}", file=sys.stderr)
     _build_for_all()
     os.environ[leftovers.MARK] = str(os.getpid())
-    with tempfile.TemporaryDirectory(prefix=leftovers.own_mark(), ignore_cleanup_errors=True) as own:
+    with tempfile.TemporaryDirectory(
+        prefix=leftovers.own_mark(), ignore_cleanup_errors=True
+    ) as own:
         os.chmod(own, 0o755)  # noqa: S103  processes of other users are among the tests
         os.environ["TMPDIR"] = tempfile.tempdir = own
         status = _run_tests(arguments)
@@ -129,7 +146,9 @@ def test_verb(arguments: Sequence[str]) -> int:
 
 
 def _run_tests(arguments: Sequence[str]) -> int:
-    """Run pytest: the lanes beside each other, the runs of each in turn; returns the worst of their exit statuses."""
+    """Run pytest: the lanes beside each other, the runs of each in turn;
+    returns the worst of their exit statuses.
+    """
     if not arguments:
         forms = _build_forms(must=False, can_wait=False)
         quick = [QUICK_LIVES, *OF_THE_ELF_FILE, f"--form={forms[-1]}"]
@@ -151,14 +170,17 @@ def _run_tests(arguments: Sequence[str]) -> int:
     else:
         if "--form=native" in arguments:
             _build_forms(must=True, can_wait=True)
-        status = _run("pytest", arguments)  # with this terminal (--pdb); pytest itself ends with what failed
+        # With this terminal (--pdb); pytest itself ends with what failed.
+        status = _run("pytest", arguments)
         if status < 0:
             print(f"\n{_word_end(arguments, status)}")
         return int(bool(status))
     with ThreadPoolExecutor() as pool:
         runs = list(pool.map(_run_lane, lanes, [True] + [False] * (len(lanes) - 1)))
     print(*(line for lane in runs[1:] for _, lines in lane for line in lines), sep="\n")
-    done = [(words, *run) for lane, results in zip(lanes, runs) for words, run in zip(lane, results)]
+    done = [
+        (words, *run) for lane, results in zip(lanes, runs) for words, run in zip(lane, results)
+    ]
     for words, status, lines in done:
         failed = [line for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
         if status and not failed:
@@ -185,8 +207,8 @@ def _run_lane(lane: Sequence[Sequence[str]], aloud: bool) -> list[tuple[int, lis
 def _become_ordinary() -> list[str]:
     """What root puts before a command, so that it runs as an ordinary user.
 
-    That user reads what root may, for this checkout and its Python may lie below /root; what tools keep from one run to
-    the next has a directory of its own.
+    That user reads what root may, for this checkout and its Python may lie below /root; what tools
+    keep from one run to the next has a directory of its own.
     """
     if os.geteuid() != 0:
         return []
@@ -207,7 +229,13 @@ def _become_ordinary() -> list[str]:
         if tried.returncode:
             print(f"build.py: root runs the unit tests: {tried.stderr.strip()}", file=sys.stderr)
             return []
-    return [*command, "env", "USER=nobody", "LOGNAME=nobody", *(f"{name}={place}" for name, place in places.items())]
+    return [
+        *command,
+        "env",
+        "USER=nobody",
+        "LOGNAME=nobody",
+        *(f"{name}={place}" for name, place in places.items()),
+    ]
 
 
 def _build_forms(*, must: bool, can_wait: bool) -> list[str]:
@@ -232,11 +260,19 @@ def _say_what_is_built_first() -> None:
     from tests.packages.conftest import DEBIAN, SUITES  # noqa: PLC0415
     from tests.support import debian, newest  # noqa: PLC0415
 
-    built = {"the guests' kernel": (10, kernel.find()), "a Debian for containerd": (3, newest.find())}
-    built |= {f"Debian {version}": (3, debian.find(suite, *DEBIAN)) for version, suite in SUITES.items()}
+    built = {
+        "the guests' kernel": (10, kernel.find()),
+        "a Debian for containerd": (3, newest.find()),
+    }
+    built |= {
+        f"Debian {version}": (3, debian.find(suite, *DEBIAN)) for version, suite in SUITES.items()
+    }
     for what, (minutes, found) in built.items():
         if found is None:
-            print(f"build.py: {what} has to be built first: {minutes} minutes on two idle cores", file=sys.stderr)
+            print(
+                f"build.py: {what} has to be built first: {minutes} minutes on two idle cores",
+                file=sys.stderr,
+            )
 
 
 def demo_verb(arguments: Sequence[str]) -> int:
@@ -270,7 +306,9 @@ def faults_verb(arguments: Sequence[str]) -> int:
 def package_verb(arguments: Sequence[str]) -> int:
     """Build the ELF file, and pack it by packaging/package.py."""
     rest = [argument for argument in arguments if argument != "--release"]
-    for reason in provision.install((*provision.PACKAGE, *(provision.CHECK if "--check" in rest else ()))):
+    for reason in provision.install(
+        (*provision.PACKAGE, *(provision.CHECK if "--check" in rest else ()))
+    ):
         print(f"build.py: {reason}", file=sys.stderr)
     program = native.build(newest="--release" in arguments)
     command = [sys.executable, str(ROOT / "packaging" / "package.py"), str(program), *rest]
@@ -278,7 +316,9 @@ def package_verb(arguments: Sequence[str]) -> int:
 
 
 def release_verb(arguments: Sequence[str]) -> int:
-    """Make the files of a release by packaging/release.py, each with the newest fixes that Debian has."""
+    """Make the files of a release by packaging/release.py,
+    each with the newest fixes that Debian has.
+    """
     if arguments:
         raise BuildError(f"one argument too many: {arguments[0]} (python3 build.py --help)")
     import release  # noqa: PLC0415  as in native_verb
@@ -286,7 +326,9 @@ def release_verb(arguments: Sequence[str]) -> int:
     if absent := provision.install((*provision.PACKAGE, *provision.CHECK)):
         raise BuildError("; ".join(absent))
     os.umask(0o022)  # the packages must not depend on the caller's
-    pythons = {str(python.path): ".".join(map(str, python.version)) for python in interpreters.find()}
+    pythons = {
+        str(python.path): ".".join(map(str, python.version)) for python in interpreters.find()
+    }
     release.make(ROOT / "dist/release", pythons)
     return 0
 
@@ -300,7 +342,9 @@ def native_verb(arguments: Sequence[str]) -> int:
             machine = value
         elif argument != "--release":
             raise BuildError(f"unknown option {argument} (python3 build.py --help)")
-    native.build_for(machine, ROOT / "dist" / f"resctrl-mon-hook-{machine}", newest="--release" in arguments)
+    native.build_for(
+        machine, ROOT / "dist" / f"resctrl-mon-hook-{machine}", newest="--release" in arguments
+    )
     return 0
 
 
@@ -317,7 +361,9 @@ def build_verb(arguments: Sequence[str]) -> int:
     archive.build(
         output=Path(options["--output"][-1]) if options["--output"] else None,
         python=options["--python"][-1] if options["--python"] else archive.PYTHON,
-        interpreters=[it for it in options["--bytecode"] or bytecode.find_interpreters() if it != "none"],
+        interpreters=[
+            it for it in options["--bytecode"] or bytecode.find_interpreters() if it != "none"
+        ],
         release="--release" in arguments,
     )
     return 0
@@ -334,13 +380,17 @@ def _build_for_all() -> None:
 
 
 def _run(module: str, arguments: Sequence[str]) -> int:
-    return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False).returncode
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments], cwd=ROOT, check=False
+    ).returncode
 
 
 def _run_and_read(command: Sequence[str], aloud: bool) -> tuple[int, list[str]]:
     """Run a command; returns its status and output lines. `aloud`: also print each line at once."""
     lines = []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         for line in process.stdout or ():
             lines.append(line.rstrip("\n"))
             if aloud:
@@ -349,7 +399,9 @@ def _run_and_read(command: Sequence[str], aloud: bool) -> tuple[int, list[str]]:
 
 
 def _under(make_ready: Callable[[], Path]) -> None:
-    """Continue under the Python that `provision` installs; executes this command again under it if necessary."""
+    """Continue under the Python that `provision` installs;
+    executes this command again under it if necessary.
+    """
     try:
         python = make_ready()
     except provision.CannotProvision as error:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """resctrl-mon-hook: an OCI hook that gives every pod its resctrl monitoring group.
 
-Open `create` (createRuntime) and `poststop` first: they are the two use cases. `life`, `life_end` and `life_turns` have
-the transitions of a key's life, and `create` and `key` carry them out.
+Open `create` (createRuntime) and `poststop` first: they are the two use cases. `life`, `life_end`
+and `life_turns` have the transitions of a key's life, and `create` and `key` carry them out.
 
-The core is the modules beside this file: what the start and the end of a container may run. The tools are the packages:
-what people, timers and services run. The core imports no tool. Each package imports the core and the packages above it
-in this list:
+The core is the modules beside this file: what the start and the end of a container may run. The
+tools are the packages: what people, timers and services run. The core imports no tool. Each package
+imports the core and the packages above it in this list:
 
     node       this machine: its files, programs, runtimes and their settings, and our installation
     reconcile  repairs after lost or failed hooks

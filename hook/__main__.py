@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the program: the core for a container runtime, the tools for people, timers and services.
 
-The .pyz and `python3 -m hook` in the source tree start here. A start imports the core, and of the tools nothing.
+The .pyz and `python3 -m hook` in the source tree start here. A start imports the core,
+and of the tools nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ _ROOM = 4 << 20  # bytes of memory
 def start() -> None:
     """Run the program; does not return.
 
-    The first line of the .pyz makes Python run `-c` code, so sys.argv[1] is the file's path, and the command line
-    follows. That code also makes each end but `leave` exit with 0: a hook that fails must not fail the container.
+    The first line of the .pyz makes Python run `-c` code, so sys.argv[1] is the file's path, and
+    the command line follows. That code also makes each end but `leave` exit with 0: a hook that
+    fails must not fail the container.
     """
     system.leave(dispatch(sys.argv[2:]))
 
@@ -26,12 +28,14 @@ def dispatch(arguments: list[str]) -> int:
     """Run the command line; returns the exit status."""
     system.ensure_standard_descriptors()
     system.set_umask()
-    if arguments and arguments[0] in entry.STAGES and "--help" not in arguments:  # a runtime started us
+    # A runtime started us.
+    if arguments and arguments[0] in entry.STAGES and "--help" not in arguments:
         return entry.run_stage(arguments[0], arguments[1:])
     if arguments[:1] == ["run"]:
         import atexit
 
-        # Given back before the last lines of the .pyz execute the command: they need some if all is used.
+        # Given back before the last lines of the .pyz execute the command:
+        # they need some if all is used.
         atexit.register(bytearray(_ROOM).clear)
     began = system.monotonic()  # imports take long on a busy machine
     from hook.cli import command_line

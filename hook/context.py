@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call of the hook carries along: whom it is about, and the surroundings of each act on a key."""
+"""What a call of the hook carries along: whom it is about,
+and the surroundings of each act on a key.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,16 @@ class Call:
 
 
 def read_container(
-    name: str, pid: int, bundle: str, annotations: dict[str, str] | None, made_in: list[str] | None = None
+    name: str,
+    pid: int,
+    bundle: str,
+    annotations: dict[str, str] | None,
+    made_in: list[str] | None = None,
 ) -> Container:
     """Identify a container by what /proc says of its process.
 
-    `made_in` has the cgroups that its runtime made for it; a new container is still in them. Raises ValidationError if
-    an annotation is no text.
+    `made_in` has the cgroups that its runtime made for it; a new container is still in them.
+    Raises ValidationError if an annotation is no text.
     """
     container = Container(name, pid, bundle, annotations)
     places = system.cgroups(pid)
@@ -69,13 +75,22 @@ def read_container(
 
 
 def read_config(bundle: str) -> Config | None:
-    """Read a bundle's config.json. An unreadable one stops nothing, since the kernel names the ctrl_group."""
+    """Read a bundle's config.json.
+
+    An unreadable one stops nothing, since the kernel names the ctrl_group.
+    """
     try:
-        return Config.model_validate(formats.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
+        return Config.model_validate(
+            formats.loads(system.read_file(bundle + "/config.json", limit=16 << 20))
+        )
     except (OSError, ValueError):
         return None
 
 
 def displaces(container: Container, member: Member) -> bool:
-    """Whether a member of this ID is another process that is not known to be dead, and so stays a member."""
-    return not container.is_member(member) and system.is_dead(member.pid, member.starttime) is not True
+    """Whether a member of this ID is another process that is not known to be dead,
+    and so stays a member.
+    """
+    return (
+        not container.is_member(member) and system.is_dead(member.pid, member.starttime) is not True
+    )

@@ -33,14 +33,18 @@ if TYPE_CHECKING:
 ASIDE = ".json.unreadable-"
 """In the name of an unreadable state file that was set aside, between its key and its inode."""
 IN_THE_WAY = (system.ELOOP, system.EISDIR, system.EFBIG, system.ENXIO)
-"""The errnos of a read of a link, a directory, too large a file and a socket in the place of a record."""
+"""The errnos of a read of a link, a directory,
+too large a file and a socket in the place of a record.
+"""
 
 
 def make_way(run: Directory, path: str, error: OSError) -> None:
-    """Remove the obstacle to a write of a record, for another try. Raises the error if no try can help.
+    """Remove the obstacle to a write of a record, for another try.
 
-    ENOENT: the hook that made the run directory was killed before it had made its parts, or another writer took the
-    temporary file.
+    Raises the error if no try can help.
+
+    ENOENT: the hook that made the run directory was killed before it had made its parts,
+    or another writer took the temporary file.
     """
     if isinstance(error, FileNotFoundError):
         run.make_parts()
@@ -51,17 +55,21 @@ def make_way(run: Directory, path: str, error: OSError) -> None:
 
 
 def set_aside(run: Directory, name: str, error: Exception) -> KeyState:
-    """Set an unreadable state file aside, and return the new state, which is recovering. Call it under the key's lock.
+    """Set an unreadable state file aside, and return the new state, which is recovering.
+
+    Call it under the key's lock.
 
     Raises the OSError of a read that failed for another reason than the file itself, such as EIO.
     """
     if isinstance(error, OSError) and error.errno not in IN_THE_WAY:
         raise error
     path = f"groups/{name}.json"
-    # No two files have the same inode at a time, so this name is free, or is another name of this very file.
+    # No two files have the same inode at a time, so this name is free,
+    # or is another name of this very file.
     aside = f"groups/{name}{ASIDE}{system.inode(path, run.descriptor)}"
-    # A second name for the old file, then the new state over the first name: killed in between, or with no room for
-    # the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
+    # A second name for the old file, then the new state over the first name: killed in between, or
+    # with no room for the new state, the next hook finds the key as unreadable as this one did,
+    # and never takes it for new.
     try:
         rare.link(path, aside, run.descriptor)
     except FileExistsError:
@@ -70,12 +78,15 @@ def set_aside(run: Directory, name: str, error: Exception) -> KeyState:
         system.rename(path, aside, run.descriptor)
     state = _salvage(run, name)
     run.write(KeyState, name, state)
-    run.complaints.append(HookError(Reason.IO, "unreadable state", key=name, error=error, kept=f"{run.path}/{aside}"))
+    run.complaints.append(
+        HookError(Reason.IO, "unreadable state", key=name, error=error, kept=f"{run.path}/{aside}")
+    )
     return state
 
 
 def _salvage(run: Directory, name: str) -> KeyState:
-    """Make the new state of a key whose record is unreadable, with the lines of history that it owes, if they show.
+    """Make the new state of a key whose record is unreadable,
+    with the lines of history that it owes, if they show.
 
     They do in the record of a newer version.
     """
@@ -89,7 +100,9 @@ def _salvage(run: Directory, name: str) -> KeyState:
 
 
 def unknown_state(name: str) -> KeyState:
-    """Make the state of a key of which only the name is known: recovering, without members and groups."""
+    """Make the state of a key of which only the name is known: recovering,
+    without members and groups.
+    """
     is_uid = len(name) == 36 and name.count("-") == 4 and not name.strip("0123456789abcdef-")
     kind: Kind = "pod" if is_uid else "container"
     now, boottime = rare.now_utc(), system.boottime()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the lines of the history that keys owe: `line` makes them.
 
-A line that cannot be written stays in the key's record until the key's next end, or reconcile, writes it.
-Imported only when a key ends whose record names a file.
+A line that cannot be written stays in the key's record until the key's next end, or reconcile,
+writes it. Imported only when a key ends whose record names a file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from hook.store import RunDir
 
 MOST_CHARACTERS = 1 << 20
-"""Of the lines that one key owes: some 1,500, so that its record stays far below the limit of a read."""
+"""Of the lines that one key owes: some 1,500,
+so that its record stays far below the limit of a read.
+"""
 DROPPED_LINES = "dropped_lines"
 """A file in the run directory's `runs`: one byte for each line that was dropped unwritten."""
 
 
 def write_lines(run: RunDir, key: str, owed: list[OwedLines]) -> list[OwedLines]:
-    """Write the lines that a key owes, the last of which is that of its end. Returns those that cannot be written.
+    """Write the lines that a key owes, the last of which is that of its end.
+
+    Returns those that cannot be written.
 
     A failure is reported, and stops nothing.
     """
@@ -32,10 +36,15 @@ def write_lines(run: RunDir, key: str, owed: list[OwedLines]) -> list[OwedLines]
     return left
 
 
-def try_lines(run: RunDir, owed: list[OwedLines], what: str, drops: int = 0) -> tuple[list[OwedLines], list[HookError]]:
-    """Append the lines that a key owes to their files. Returns those that it owes now, and why `what` is not written.
+def try_lines(
+    run: RunDir, owed: list[OwedLines], what: str, drops: int = 0
+) -> tuple[list[OwedLines], list[HookError]]:
+    """Append the lines that a key owes to their files.
 
-    If a file cannot be written, so many of the oldest lines are dropped, of which some may have been written.
+    Returns those that it owes now, and why `what` is not written.
+
+    If a file cannot be written, so many of the oldest lines are dropped,
+    of which some may have been written.
     """
     left, errors = list[OwedLines](), list[HookError]()
     for waiting in owed:
@@ -58,7 +67,9 @@ def _drop_oldest(run: RunDir, left: list[OwedLines], drops: int) -> list[OwedLin
         drops += 1
     if drops:
         run.count_run(DROPPED_LINES, drops)
-        run.complaints.append(HookError(Reason.IO, "dropped lines", number=drops, tried=left[0].why))
+        run.complaints.append(
+            HookError(Reason.IO, "dropped lines", number=drops, tried=left[0].why)
+        )
     kept = []
     for owed in left:
         if lines := owed.lines[drops:]:

@@ -22,11 +22,15 @@ STDIN_LIMIT = 4 << 20
 STDIN_PATIENCE = 10.0
 STAGES = ("hook", "createRuntime", "poststop")
 _LONGEST_NUMBER = 20
-_NUMBER = "0123456789."  # int and float accept more (signs, 1_0, other scripts), which is a typo here
+# Int and float accept more (signs, 1_0, other scripts), which is a typo here.
+_NUMBER = "0123456789."
 
 
 def run_stage(verb: str, words: list[str]) -> int:
-    """Run a stage; returns the exit status, which is 0 without `--strict`. No exception may fail a container."""
+    """Run a stage; returns the exit status, which is 0 without `--strict`.
+
+    No exception may fail a container.
+    """
     call: Call | None = None
     state: State | None = None
     error: BaseException | None = None
@@ -39,7 +43,8 @@ def run_stage(verb: str, words: list[str]) -> int:
         if system.in_user_namespace():
             return 0
         try:
-            if len(text) < STDIN_LIMIT or is_whole:  # a caller that does not close stdin may have written all of it
+            # A caller that does not close stdin may have written all of it.
+            if len(text) < STDIN_LIMIT or is_whole:
                 state = State.model_validate(formats.loads(text.decode()))
         except BaseException as caught:  # noqa: BLE001  reported, with what is known of the container
             error = caught if is_whole else error
@@ -58,7 +63,9 @@ def run_stage(verb: str, words: list[str]) -> int:
         return report.report_escaped(caught, verb, words, parse)
 
 
-def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None) -> Call:
+def make_call(
+    verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None
+) -> Call:
     """Make a call from a valid state. HookError `bad_state` says that createRuntime has no pid."""
     if name_stage(verb, state.status) == "poststop":
         return Call("poststop", given, state.id, state.bundle)
@@ -78,10 +85,15 @@ def name_stage(verb: str, status: object) -> str:
     return "poststop" if status == "stopped" else "createRuntime"
 
 
-def _serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, error: BaseException | None) -> int:
-    """Serve a call whose state is larger than STDIN_LIMIT by its beginning, or report it. Returns the exit status.
+def _serve_odd_state(
+    verb: str, given: tuple[Options, list[str]], text: bytes, error: BaseException | None
+) -> int:
+    """Serve a call whose state is larger than STDIN_LIMIT by its beginning, or report it.
 
-    `text` is the beginning of stdin. `error` says why the state is invalid; without one, `text` is not all of it.
+    Returns the exit status.
+
+    `text` is the beginning of stdin. `error` says why the state is invalid; without one,
+    `text` is not all of it.
     """
     from hook import odd_state, report
 
@@ -104,7 +116,10 @@ def _serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, e
 
 
 def serve_call(call: Call, problem: HookError | None = None) -> int:
-    """Act, report, count; returns the exit status. `problem` is a defect of the state, to report after the act."""
+    """Act, report, count; returns the exit status.
+
+    `problem` is a defect of the state, to report after the act.
+    """
     problems = [problem] if problem is not None else []
     run_dir: RunDir | None = None
     try:
@@ -137,7 +152,9 @@ def _act(call: Call, context: Context) -> bool:
         return False
     from hook import create
 
-    if call.options.containers != "all" and not identity.concerns(call.options, is_podmans=container.pod.is_podmans):
+    if call.options.containers != "all" and not identity.concerns(
+        call.options, is_podmans=container.pod.is_podmans
+    ):
         return False
     if container.pod.is_podmans:
         from hook import conmon
@@ -191,7 +208,10 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
 
 
 def convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  the former value, of any kind
-    """Convert `text` to the type of `kind`. A list or dict gets `text` added to its `former` value."""
+    """Convert `text` to the type of `kind`.
+
+    A list or dict gets `text` added to its `former` value.
+    """
     if kind is False:
         if text:
             raise ValueError("takes no value")
@@ -202,7 +222,9 @@ def convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  th
                 return type(kind)(text)
         except ValueError:  # 1.5 for an int, 1.2.3
             pass
-        raise ValueError(f"{text[:80]!r} is not a {'whole ' if isinstance(kind, int) else ''}number")
+        raise ValueError(
+            f"{text[:80]!r} is not a {'whole ' if isinstance(kind, int) else ''}number"
+        )
     if isinstance(kind, list):
         return [*(former or []), text]
     if isinstance(kind, dict):
@@ -227,4 +249,6 @@ def validate(form: type[ModelT], values: dict[str, Any], complaints: list[str]) 
             if name not in values:
                 raise
             problem = first["msg"].removeprefix("Value error, ")  # pydantic's words
-            complaints.append(f"--{name.replace('_', '-')}: {str(values.pop(name))[:80]!r}: {problem}")
+            complaints.append(
+                f"--{name.replace('_', '-')}: {str(values.pop(name))[:80]!r}: {problem}"
+            )

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The failures of the program, each as a kind with its facts. `words.explain` words them for an operator.
+"""The failures of the program, each as a kind with its facts.
 
-A start of a container loads this module, so kinds are names, not classes: each class more costs every start half a
-hundredth of Python's own.
+`words.explain` words them for an operator.
+
+A start of a container loads this module, so kinds are names, not classes: each class more costs
+every start half a hundredth of Python's own.
 """
 
 from __future__ import annotations
@@ -12,15 +14,24 @@ if TYPE_CHECKING:
     from typing import Any
 
 GONE = ("unmounted", "no ctrl_group", "group gone")
-"""The kinds by which another program removed the mon_group, or what it is in: another try may help (ENOENT, ENODEV)."""
+"""The kinds by which another program removed the mon_group, or what it is in:
+another try may help (ENOENT, ENODEV).
+"""
 WRONG_CTRL_GROUP = "wrong ctrl_group"
-"""The kind of a task that is not in the ctrl_group which the mon_group belongs to (EINVAL on `tasks`)."""
+"""The kind of a task that is not in the ctrl_group which the mon_group
+belongs to (EINVAL on `tasks`).
+"""
 UNNAMED = "bad-"
-"""The name of a failure record begins so if the state on stdin names no container; a hash follows."""
+"""The name of a failure record begins so if the state on stdin names no
+container; a hash follows.
+"""
 
 
 class HookError(Exception):
-    """A failure, for one of these reasons. Tools raise kinds of their own: the problem in words, `hint` and `tried`."""
+    """A failure, for one of these reasons.
+
+    Tools raise kinds of their own: the problem in words, `hint` and `tried`.
+    """
 
     # The reasons in records, metrics and messages; other programs match on these words.
     NO_RMIDS = "no_rmids"
@@ -43,11 +54,17 @@ class HookError(Exception):
 
 
 Reason = HookError
-"""The class that has the reasons. Another one would take a start as long as to load forty functions."""
+"""The class that has the reasons.
+
+Another one would take a start as long as to load forty functions.
+"""
 
 
 def as_hook_error(problem: str, error: BaseException) -> HookError:
-    """Return a HookError as it is. Of a system call that failed, make one with this problem; of a defect, one too."""
+    """Return a HookError as it is.
+
+    Of a system call that failed, make one with this problem; of a defect, one too.
+    """
     if isinstance(error, HookError):
         return error
     if isinstance(error, OSError):

@@ -20,7 +20,8 @@ _PRIME = 2**64 - 59
 def hash_of(data: bytes) -> str:
     """16 hex digits that name this data: what it leaves as one number when divided by a prime.
 
-    To import a hash function takes longer, and the largest, OpenSSL's, is ten times as large as Python.
+    To import a hash function takes longer, and the largest, OpenSSL's,
+    is ten times as large as Python.
     """
     return f"{int.from_bytes(data, 'big') % _PRIME:016x}"
 
@@ -48,9 +49,9 @@ def _refuse(text: str) -> object:
     raise ValueError(f"not JSON: {text}")
 
 
-# c_make_scanner reads its settings (those of json.decoder.JSONDecoder) from the attributes of any object: RFC 8259, and
-# no number of absurd length. We use a namespace of Python's own, since to define a class takes as long as to load ten
-# functions.
+# c_make_scanner reads its settings (those of json.decoder.JSONDecoder) from the attributes of any
+# object: RFC 8259, and no number of absurd length. We use a namespace of Python's own, since to
+# define a class takes as long as to load ten functions.
 _RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
     strict=True,
     object_hook=None,
@@ -62,13 +63,16 @@ _RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
 
 
 def scan(text: str, start: int) -> tuple[object, int]:
-    """Parse the JSON value at `start`; returns it and its end. StopIteration: no value begins there."""
+    """Parse the JSON value at `start`; returns it and its end.
+
+    StopIteration: no value begins there.
+    """
     try:
         try:
             found: tuple[object, int] = _json.make_scanner(_RULES)(text, start)
         except SystemError:
-            # The C scanner raises json.decoder.JSONDecodeError: 3.10 and 3.11 look for that only where it is loaded
-            # already, others import it.
+            # The C scanner raises json.decoder.JSONDecodeError: 3.10 and 3.11 look for that only
+            # where it is loaded already, others import it.
             __import__("json.decoder")
             found = _json.make_scanner(_RULES)(text, start)
     except ImportError:  # a Python without that module, or without memory
@@ -79,8 +83,8 @@ def scan(text: str, start: int) -> tuple[object, int]:
 def cut_deep(text: str) -> str:
     """The JSON text, or its beginning: without what is nested more than _DEEPEST levels deep.
 
-    The C scanner takes some of the stack for each level, of which a runtime's limit may leave little. CPython 3.12 and
-    3.13 let it go on for 10,000.
+    The C scanner takes some of the stack for each level, of which a runtime's limit may leave
+    little. CPython 3.12 and 3.13 let it go on for 10,000.
     """
     if text.count("[") + text.count("{") > _DEEPEST:
         depth, parts = 0, text.replace("\\\\", "__").replace('\\"', "__").split('"')
@@ -107,7 +111,12 @@ def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
 
 
 def dumps(value: object) -> str:
-    """The JSON text of dicts, lists, texts, numbers, booleans, None and models; ASCII, one line, in the given order."""
-    # As json.JSONEncoder(default=vars, allow_nan=False) does. `vars` of a model is what its fields hold.
-    encoder = _json.make_encoder(None, vars, _json.encode_basestring_ascii, None, ": ", ", ", False, False, False)
+    """The JSON text of dicts, lists, texts, numbers, booleans, None and models; ASCII,
+    one line, in the given order.
+    """
+    # As json.JSONEncoder(default=vars, allow_nan=False) does.
+    # `vars` of a model is what its fields hold.
+    encoder = _json.make_encoder(
+        None, vars, _json.encode_basestring_ascii, None, ": ", ", ", False, False, False
+    )
     return "".join(encoder(value, 0))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identifies a container: its process, its pod, and its key. Nothing here reads or writes.
 
-Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
-its own last, so that an author cannot override them; but an author can add those of other runtimes. No author can
-choose the path of the container's cgroup: the kubelet names the pod's component by the pod's UID, and the runtime names
-the container's component by its mark and the container's ID. So the path decides.
+Annotations come from the runtime, from the kubelet and from the author of the pod or of the image.
+Each runtime writes its own last, so that an author cannot override them; but an author can add
+those of other runtimes. No author can choose the path of the container's cgroup: the kubelet names
+the pod's component by the pod's UID, and the runtime names the container's component by its mark
+and the container's ID. So the path decides.
 """
 
 from __future__ import annotations
@@ -19,18 +20,26 @@ if TYPE_CHECKING:
     from hook.models import Kind, Member, Options
 
     Key = tuple[str, Kind]
-    """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs), `job` (a name: hook/jobs)."""
+    """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs),
+    `job` (a name: hook/jobs).
+    """
 
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
-_MAKERS = {"crio": "cri-o", "libpod": "libpod", "libpod-payload": "libpod", "cri-containerd": "containerd"}
+_MAKERS = {
+    "crio": "cri-o",
+    "libpod": "libpod",
+    "libpod-payload": "libpod",
+    "cri-containerd": "containerd",
+}
 
 
 class Pod:
     """The container's pod; a field is None if no trustworthy source has it.
 
-    `problem`: a contradiction or defect of the UIDs in the annotations. `is_podmans`: Podman made the container; then
-    `name` and `container` are Podman's (see hook/conmon.py), and there is no namespace.
+    `problem`: a contradiction or defect of the UIDs in the annotations. `is_podmans`:
+    Podman made the container; then `name` and `container` are Podman's (see
+    hook/conmon.py), and there is no namespace.
     """
 
     def __init__(self, uid: str | None = None, names: Names = (None, None, None)) -> None:
@@ -43,14 +52,17 @@ class Pod:
 class Container:
     """A container with an init process, `pid`. context.read_container makes one, and locates it."""
 
-    def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None) -> None:
+    def __init__(
+        self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None
+    ) -> None:
         """Raises ValidationError if an annotation is no text."""
         self.id = name
         self.pid = pid
         self.bundle = bundle
         self.all_annotations = annotations  # None if they are unknown
         self.annotations = Annotations.model_validate(annotations or {})
-        # The --history of its hook. That of reconcile is only for keys that are no pods, and whose hook named no file.
+        # The --history of its hook. That of reconcile is only for keys that are no pods,
+        # and whose hook named no file.
         self.history_file = ""
         # The --label of a job.
         self.job_labels: dict[str, str] = {}
@@ -58,7 +70,10 @@ class Container:
         self.is_late = False
 
     def locate(self, starttime: int | None, places: list[str], made_in: list[str] | None) -> None:
-        """Set what /proc says of its process. `made_in`: the cgroups that its runtime made; None: it is still there."""
+        """Set what /proc says of its process.
+
+        `made_in`: the cgroups that its runtime made; None: it is still there.
+        """
         self.starttime = starttime  # None if the process is gone, or /proc cannot tell
         self.places = places
         self.is_new = made_in is None
@@ -71,7 +86,9 @@ class Container:
         return member is not None and (member.pid, member.starttime) == (self.pid, self.starttime)
 
     def problem(self, key: Key) -> HookError | None:
-        """Return why its annotations need a report although it can be monitored under this key, or None."""
+        """Return why its annotations need a report although it can be
+        monitored under this key, or None.
+        """
         name, kind = key
         return self.pod.problem if name == self.pod.uid or kind == "sandbox" else None
 
@@ -82,16 +99,22 @@ def shorten(text: str | None) -> str | None:
 
 
 def identify_pod(container: str, annotations: Annotations, places: list[str]) -> Pod:
-    """Identify the pod of a container by its annotations and the paths of its cgroups (as in system.cgroups).
+    """Identify the pod of a container by its annotations and the paths of its
+    cgroups (as in system.cgroups).
 
-    Only a path with a runtime's mark counts. There a UID in the path is the pod's; the names come from the
-    annotations of that runtime with the same UID. If no path has a UID, these annotations count, unless those of the
-    other runtime name another pod. Without a mark there is no pod: a user of Podman can choose all annotations, the
-    cgroup above the container's (`--cgroup-parent`), and that it gets none (`--cgroups=disabled`).
+    Only a path with a runtime's mark counts. There a UID in the path is the pod's; the names come
+    from the annotations of that runtime with the same UID. If no path has a UID, these annotations
+    count, unless those of the other runtime name another pod. Without a mark there is no pod: a
+    user of Podman can choose all annotations, the cgroup above the container's (`--cgroup-parent`),
+    and that it gets none (`--cgroups=disabled`).
     """
-    paths = dict.fromkeys(place.partition(":")[2] for place in places)  # many hierarchies have the same path
-    cgroups = [(cgroup, container) for path in paths if (cgroup := find_own(path, container)) is not None]
-    cgroups = cgroups or [marked for path in paths for marked in find_marked(path)[:1]]  # Kata's: in their sandbox's
+    # Many hierarchies have the same path.
+    paths = dict.fromkeys(place.partition(":")[2] for place in places)
+    cgroups = [
+        (cgroup, container) for path in paths if (cgroup := find_own(path, container)) is not None
+    ]
+    # Kata's: in their sandbox's.
+    cgroups = cgroups or [marked for path in paths for marked in find_marked(path)[:1]]
     runtime = named = None
     for cgroup, name in cgroups:
         maker = find_maker(cgroup, name)
@@ -116,10 +139,14 @@ def identify_pod(container: str, annotations: Annotations, places: list[str]) ->
 
 
 def _list_claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
-    """List the pods that the annotations name, if a runtime of Kubernetes made the container: first that of its own."""
+    """List the pods that the annotations name, if a runtime of Kubernetes made the container:
+    first that of its own.
+    """
     of = annotations
     in_crio = Pod(of.pod_uid, (of.pod_namespace, of.pod_name, of.container_name))
-    in_containerd = Pod(of.cri_sandbox_uid, (of.cri_sandbox_namespace, of.cri_sandbox_name, of.cri_container_name))
+    in_containerd = Pod(
+        of.cri_sandbox_uid, (of.cri_sandbox_namespace, of.cri_sandbox_name, of.cri_container_name)
+    )
     if runtime == "cri-o":
         return [in_crio, in_containerd]
     if runtime == "containerd":
@@ -128,23 +155,29 @@ def _list_claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
 
 
 def normalize_uid(text: str) -> str | None:
-    """Return a pod UID in lower case with dashes, from that form or from 32 hex digits (static pods).
+    """Return a pod UID in lower case with dashes,
+    from that form or from 32 hex digits (static pods).
 
     Returns None if the text is no pod UID.
     """
     lower = text.lower()
     digits = lower.replace("-", "")
     canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    return None if len(digits) != 32 or not names.is_hex(digits) or lower not in (canonical, digits) else canonical
+    return (
+        None
+        if len(digits) != 32 or not names.is_hex(digits) or lower not in (canonical, digits)
+        else canonical
+    )
 
 
 def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) -> Key:
     """Derive the key of a container for `--key=auto|container|sandbox`.
 
-    `sandbox` is for Podman's pods. A container of Kubernetes has its pod's key with it, too: a pod's author can make
-    the hook run with Podman's options. If an image's author wrote an invalid sandbox ID, the container's ID is the key,
-    and the pod gets a `problem`. HookError `bad_key`: an invalid pod UID, or annotations that contradict each other, so
-    that no key would be charged rightly.
+    `sandbox` is for Podman's pods. A container of Kubernetes has its pod's key with it, too: a
+    pod's author can make the hook run with Podman's options. If an image's author wrote an invalid
+    sandbox ID, the container's ID is the key, and the pod gets a `problem`. HookError `bad_key`: an
+    invalid pod UID, or annotations that contradict each other, so that no key would be charged
+    rightly.
     """
     if mode == "container":
         return container, "container"
@@ -157,22 +190,28 @@ def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) ->
     try:
         return names.check_container_id(annotations.sandbox_id or container), "sandbox"
     except ValueError:
-        pod.problem = HookError(Reason.BAD_KEY, "bad sandbox", sandbox_id=(annotations.sandbox_id or "")[:80])
+        pod.problem = HookError(
+            Reason.BAD_KEY, "bad sandbox", sandbox_id=(annotations.sandbox_id or "")[:80]
+        )
         return container, "sandbox"
 
 
 def concerns(options: Options, *, is_podmans: bool) -> bool:
-    """Whether a call with these options (`--containers`) is for this container, by whether Podman made it.
+    """Whether a call with these options (`--containers`) is for this container,
+    by whether Podman made it.
 
-    A container's annotations can make it match both of our hooks.d files; then only one of the two calls acts.
+    A container's annotations can make it match both of our hooks.d files;
+    then only one of the two calls acts.
     """
     return options.containers == "all" or (options.containers == "podman") == is_podmans
 
 
 def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) -> bool:
-    """Whether the filters and, if the administrator allows it, the pod's author want this container monitored.
+    """Whether the filters and, if the administrator allows it,
+    the pod's author want this container monitored.
 
-    If its annotations are unknown, because there are too many, no filter leaves it out: an author cannot evade by size.
+    If its annotations are unknown, because there are too many, no filter leaves it out:
+    an author cannot evade by size.
     """
     if annotations is None:
         return True
@@ -182,7 +221,8 @@ def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) ->
         return False
     if options.monitor == "all":
         return True
-    choice = annotations.get(f"{OPT}/{pod.container}") if pod.container else None  # it goes before the pod's
+    # It goes before the pod's.
+    choice = annotations.get(f"{OPT}/{pod.container}") if pod.container else None
     if choice not in ("true", "false"):
         choice = annotations.get(OPT)
     return choice == "true" if options.monitor == "opt-in" else choice != "false"
@@ -192,10 +232,12 @@ def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) ->
 
 
 def read_pod_uid(cgroup: str) -> str | None:
-    """Return the pod UID that a cgroup's path names, in its canonical form, or None if it names none.
+    """Return the pod UID that a cgroup's path names, in its canonical form,
+    or None if it names none.
 
-    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts.
-    A runtime that takes systemd's form of a path (`SLICE:MARK:ID`) for a plain name makes it a single component.
+    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The
+    outermost one counts. A runtime that takes systemd's form of a path (`SLICE:MARK:ID`) for a
+    plain name makes it a single component.
     """
     for name in cgroup.split("/"):
         before, is_pod, uid = name.partition(":")[0].rpartition("pod")
@@ -207,10 +249,11 @@ def read_pod_uid(cgroup: str) -> str | None:
 
 
 def find_own(cgroup: str, container: str) -> str | None:
-    """Return a container's own cgroup: this one or an ancestor, or None if no component names the container.
+    """Return a container's own cgroup: this one or an ancestor,
+    or None if no component names the container.
 
-    It ends at the outermost component that is the container's ID, or ends with it. A container with a writable cgroup
-    (systemd in Podman) makes cgroups below that, by any name.
+    It ends at the outermost component that is the container's ID, or ends with it. A container with
+    a writable cgroup (systemd in Podman) makes cgroups below that, by any name.
     """
     name = names.get_container_id(container)
     at = cgroup.find(name, cgroup.find("/"))
@@ -223,10 +266,12 @@ def find_own(cgroup: str, container: str) -> str | None:
 
 
 def find_marked(cgroup: str) -> list[tuple[str, str]]:
-    """List the cgroups in a path that have a runtime's mark, each with its container's ID, the outermost first.
+    """List the cgroups in a path that have a runtime's mark, each with its container's ID,
+    the outermost first.
 
-    Which of them counts: the outermost is the one that a container cannot have made itself, so it names a pod and a
-    key. The innermost is the one whose processes these are: see processes.is_in_container.
+    Which of them counts: the outermost is the one that a container cannot have made itself, so it
+    names a pod and a key. The innermost is the one whose processes these are: see
+    processes.is_in_container.
     """
     marked, end = [], cgroup.find("/")
     for name in cgroup[end + 1 :].split("/"):
@@ -238,10 +283,12 @@ def find_marked(cgroup: str) -> list[tuple[str, str]]:
 
 
 def choose_cgroup(places: list[str], container: str) -> str | None:
-    """Choose the cgroup to record of a container: its own, if its process's path names it, else its process's.
+    """Choose the cgroup to record of a container: its own,
+    if its process's path names it, else its process's.
 
-    Of several hierarchies cgroup v2's (no controllers) counts, unless the process is at its root: on hybrid hosts a
-    container may have a cgroup in v1 hierarchies only, and the first of those counts. Source: cgroups(7).
+    Of several hierarchies cgroup v2's (no controllers) counts, unless the process is at its root:
+    on hybrid hosts a container may have a cgroup in v1 hierarchies only, and the first of those
+    counts. Source: cgroups(7).
     """
     below = [place for place in places if not place.endswith(":/")]
     unified = [place for place in below if place.startswith(":")]
@@ -250,11 +297,12 @@ def choose_cgroup(places: list[str], container: str) -> str | None:
 
 
 def find_maker(cgroup: str | None, container: str) -> str | None:
-    """Return the engine that made a container, by its own cgroup (find_own), or None if it is unknown.
+    """Return the engine that made a container, by its own cgroup (find_own),
+    or None if it is unknown.
 
-    Engines are `cri-o`, `libpod` (Podman) and `containerd`. Each puts its mark before the container's ID, and no user
-    can choose that. With the cgroupfs driver containerd uses the bare ID in the pod's cgroup, `pod<UID>`. Plain runc
-    and crun may use the bare ID anywhere.
+    Engines are `cri-o`, `libpod` (Podman) and `containerd`. Each puts its mark before the
+    container's ID, and no user can choose that. With the cgroupfs driver containerd uses the bare
+    ID in the pod's cgroup, `pod<UID>`. Plain runc and crun may use the bare ID anywhere.
     """
     above, _, name = (cgroup or "").rpartition("/")
     mark = name.removesuffix(".scope")[: -len(names.get_container_id(container))]
@@ -265,7 +313,8 @@ def find_maker(cgroup: str | None, container: str) -> str | None:
 
 
 def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:
-    """Return the cgroup of a pod: the nearest ancestor of the container's whose name has the UID, or None.
+    """Return the cgroup of a pod: the nearest ancestor of the container's whose
+    name has the UID, or None.
 
     systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
     """

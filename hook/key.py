@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out transitions by which nothing comes: the order of writes of an end is in `settle` (docs/design.md).
+"""Carries out transitions by which nothing comes:
+the order of writes of an end is in `settle` (docs/design.md).
 
-`remove_members` and `write_end` read what a transition needs, ask for it, and settle it. All run under
-the key's lock. `create.enter` has the other order: that of a container which comes.
+`remove_members` and `write_end` read what a transition needs, ask for it, and settle it. All run
+under the key's lock. `create.enter` has the other order: that of a container which comes.
 """
 
 from __future__ import annotations
@@ -28,34 +29,49 @@ def settle(
     leaving: Iterable[str] = (),
     removes: Iterable[str] = (),
 ) -> None:
-    """Carry out a transition by which nothing comes; None forgets the key. Raises HookError, OSError.
+    """Carry out a transition by which nothing comes; None forgets the key.
 
-    What goes: the groups that the state has and `after` has not, or all of a key that has ended; and the groups that
-    `removes` names, which are on no record. `leaving` names the containers whose index entries go. A group that the
-    kernel refuses to remove stays on record.
+    Raises HookError, OSError.
+
+    What goes: the groups that the state has and `after` has not, or all of a key that has ended;
+    and the groups that `removes` names, which are on no record. `leaving` names the containers
+    whose index entries go. A group that the kernel refuses to remove stays on record.
     """
     before = locked.state
     # A group without an inode on record may not have been made.
     lost = life_end.list_removed(before, after)
-    removed = [group.path for group in lost if group.inode is not None or not context.resctrl.is_gone(group.path)]
+    removed = [
+        group.path
+        for group in lost
+        if group.inode is not None or not context.resctrl.is_gone(group.path)
+    ]
     removed += removes
-    # The line before the record: killed in between, the key goes on or ends again, and its line has the same ID and
-    # is the last. The other order would lose it.
-    if after is not None and after.owed is not None and (before is None or after.completed_at != before.completed_at):
+    # The line before the record: killed in between, the key goes on or ends again, and its line has
+    # the same ID and is the last. The other order would lose it.
+    if (
+        after is not None
+        and after.owed is not None
+        and (before is None or after.completed_at != before.completed_at)
+    ):
         from hook import ending
 
         left = ending.write_lines(context.run, after.key, life_end.list_owed(after))
         after = life_end.set_owed(after, left)
-    kept = life_end.keep(after, snapshots=context.options.snapshot_ttl > 0) if after is not None else None
-    # The record before rmdir, which takes the counters with it. Killed in between: a group without a member, which
-    # reconcile removes, or the key's next hook takes over.
+    kept = (
+        life_end.keep(after, snapshots=context.options.snapshot_ttl > 0)
+        if after is not None
+        else None
+    )
+    # The record before rmdir, which takes the counters with it. Killed in between: a group without
+    # a member, which reconcile removes, or the key's next hook takes over.
     is_forgotten = kept is None or not _save(context, locked, kept, removed)
     refusals = _remove_groups(context, removed)
     if refusals:
         if before is not None and before.completed_at is None and after is not None:
             locked.commit(life_end.reopen(after, before, refusals))
         raise [*refusals.values()][-1]
-    # After rmdir: killed in between, the state names a group that is gone, which all readers take for removed.
+    # After rmdir: killed in between, the state names a group that is gone,
+    # which all readers take for removed.
     if is_forgotten and before is not None:
         locked.clear()
     # Last: killed before it, a second poststop finds the key, without this member.
@@ -66,8 +82,9 @@ def settle(
 def _save(context: Context, locked: LockedKey, after: KeyState, removed: list[str]) -> bool:
     """Write a key's record; returns False if the key has to be forgotten.
 
-    Raises OSError, unless the key has ended and owes no line: then only its snapshot is lost, and no RMID with it. Any
-    other key stays as it was, with its groups, and the next call or reconcile makes the transition again.
+    Raises OSError, unless the key has ended and owes no line: then only its snapshot is lost, and
+    no RMID with it. Any other key stays as it was, with its groups, and the next call or reconcile
+    makes the transition again.
     """
     try:
         locked.commit(after)
@@ -80,7 +97,9 @@ def _save(context: Context, locked: LockedKey, after: KeyState, removed: list[st
 
 
 def _remove_groups(context: Context, paths: Iterable[str]) -> dict[str, HookError]:
-    """Remove mon_groups, and note that their RMIDs come back; returns the refusals of the kernel."""
+    """Remove mon_groups, and note that their RMIDs come back;
+    returns the refusals of the kernel.
+    """
     refusals = {}
     for path in dict.fromkeys(paths):
         try:
@@ -95,8 +114,12 @@ def _remove_groups(context: Context, paths: Iterable[str]) -> dict[str, HookErro
 # --- What asks for a transition
 
 
-def remove_members(context: Context, locked: LockedKey, leaving: list[str], *, stops: bool = False) -> None:
-    """Remove members from a key; after the last one the key lingers, if it may, or ends. Raises HookError, OSError.
+def remove_members(
+    context: Context, locked: LockedKey, leaving: list[str], *, stops: bool = False
+) -> None:
+    """Remove members from a key; after the last one the key lingers, if it may, or ends.
+
+    Raises HookError, OSError.
 
     `stops` is as in life_end.leave. Also of a name that is no member the index entry goes.
     """
@@ -108,20 +131,36 @@ def remove_members(context: Context, locked: LockedKey, leaving: list[str], *, s
         if not after.members and not after.recovering:
             after = _linger(context, after) or _complete(context, after)
     members = after.members if after is not None else {}
-    settle(context, locked, after, [container for container in leaving if container not in members], removes)
+    settle(
+        context,
+        locked,
+        after,
+        [container for container in leaving if container not in members],
+        removes,
+    )
 
 
-def write_end(context: Context, locked: LockedKey, *, by_order: bool = False, removes: Iterable[str] = ()) -> None:
-    """End a key whose members have ended, as far as its groups may be removed. Raises HookError, OSError.
+def write_end(
+    context: Context, locked: LockedKey, *, by_order: bool = False, removes: Iterable[str] = ()
+) -> None:
+    """End a key whose members have ended, as far as its groups may be removed.
 
-    `by_order` says that all go: a job is released, or an administrator takes the hook off the node. `removes` is as in
-    `settle`. Of a completed key the groups go that it still has: its end was killed before that.
+    Raises HookError, OSError.
+
+    `by_order` says that all go: a job is released, or an administrator takes the hook off the
+    node. `removes` is as in `settle`. Of a completed key the groups go that it still has: its
+    end was killed before that.
     """
     before = locked.state
     if before is None:
         return
     if before.completed_at is not None:
-        settle(context, locked, before, removes=[*list_left(context, before, by_order=by_order), *removes])
+        settle(
+            context,
+            locked,
+            before,
+            removes=[*list_left(context, before, by_order=by_order), *removes],
+        )
         return
     state = replace(before, recovering=False) if by_order else before
     # A dead member that is on record has had no poststop.
@@ -130,9 +169,16 @@ def write_end(context: Context, locked: LockedKey, *, by_order: bool = False, re
 
 
 def list_left(context: Context, state: KeyState, *, by_order: bool = False) -> list[str]:
-    """List the groups that a completed key still has, and that may go. `by_order` is as in `write_end`."""
+    """List the groups that a completed key still has, and that may go.
+
+    `by_order` is as in `write_end`.
+    """
     left = [group.path for group in state.groups if context.resctrl.exists(group.path)]
-    return [path for path in left if by_order or state.stopped or not context.resctrl.has_live_task(path)]
+    return [
+        path
+        for path in left
+        if by_order or state.stopped or not context.resctrl.has_live_task(path)
+    ]
 
 
 def _complete(context: Context, state: KeyState) -> KeyState:
@@ -146,12 +192,18 @@ def _complete(context: Context, state: KeyState) -> KeyState:
 
 
 def is_held(context: Context, state: KeyState, group: MonGroup) -> bool:
-    """Whether a live task keeps a group of a key without members: not if its last member left by its own poststop."""
+    """Whether a live task keeps a group of a key without members:
+    not if its last member left by its own poststop.
+    """
     return not state.stopped and context.resctrl.has_live_task(group.path)
 
 
-def read_finals(context: Context, state: KeyState, skipped: Collection[str] = ()) -> dict[str, dict[str, str]]:
-    """Read the present counters of the groups that need them for their end, by path; without those that are gone."""
+def read_finals(
+    context: Context, state: KeyState, skipped: Collection[str] = ()
+) -> dict[str, dict[str, str]]:
+    """Read the present counters of the groups that need them for their end, by path;
+    without those that are gone.
+    """
     finals = {}
     for group in state.groups:
         if group.path in skipped or group.begin is None or group.end is not None:
@@ -167,7 +219,12 @@ def read_finals(context: Context, state: KeyState, skipped: Collection[str] = ()
 def _linger(context: Context, state: KeyState) -> KeyState | None:
     """Let a key without members linger, if it may, which no job does."""
     options = context.options
-    if not options.linger or state.kind == "job" or is_deleted(state) or not system.in_host_namespaces():
+    if (
+        not options.linger
+        or state.kind == "job"
+        or is_deleted(state)
+        or not system.in_host_namespaces()
+    ):
         return None  # in another namespace neither reclaim nor reconcile would ever end it
     if all(group.end is not None or context.resctrl.is_gone(group.path) for group in state.groups):
         return None
@@ -175,7 +232,9 @@ def _linger(context: Context, state: KeyState) -> KeyState | None:
 
 
 def is_deleted(state: KeyState) -> bool:
-    """Whether a key is a pod's whose cgroup is gone or unknown, so that no container can come back to it."""
+    """Whether a key is a pod's whose cgroup is gone or unknown,
+    so that no container can come back to it.
+    """
     try:
         return state.kind == "pod" and not (state.cgroup and system.cgroup_directory(state.cgroup))
     except OSError:  # the cgroup may be there

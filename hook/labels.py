@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def name_key(state: KeyState, container: str = "") -> Names:
-    """Return the names of a key, or of a container of it: the namespace, the pod and the container; None is unknown.
+    """Return the names of a key, or of a container of it: the namespace,
+    the pod and the container; None is unknown.
 
     Podman's pods have no namespace. Only a key that is one container has a container's name.
     """
@@ -37,6 +38,8 @@ def read_metric_labels(state: KeyState) -> dict[str, str]:
 
 
 def keep_metric_labels(before: KeyState, after: KeyState) -> KeyState:
-    """Keep the labels of a key's metrics when it gets other names: one key is one series for as long as it exists."""
+    """Keep the labels of a key's metrics when it gets other names:
+    one key is one series for as long as it exists.
+    """
     labels = read_metric_labels(before)
     return after if read_metric_labels(after) == labels else replace(after, labels=labels)

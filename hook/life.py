@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a key: its transitions, each from one record to the next. Nothing here touches a file.
+"""The life of a key: its transitions, each from one record to the next.
+
+Nothing here touches a file.
 
     new ----> live           join, then begin before the first pid is in the group
     live ---> live           join, leave; remake and begin if a group was replaced; retire, take, rebuild
@@ -9,10 +11,10 @@
     completed --> live       join (come_back)
     completed --> forgotten  forget, unless the key owes lines of the history (owe)
 
-A transition takes a key's state and what was read of its groups under the key's lock, and returns the next state,
-finished: `create` and `key` carry it out. A *run* of a key goes from its first member to its last. docs/design.md has
-the table of the states. Here is what each start needs; `life_end` has how members leave and keys end, and `life_turns`
-what is rare.
+A transition takes a key's state and what was read of its groups under the key's lock, and returns
+the next state, finished: `create` and `key` carry it out. A *run* of a key goes from its first
+member to its last. docs/design.md has the table of the states. Here is what each start needs;
+`life_end` has how members leave and keys end, and `life_turns` what is rare.
 """
 
 from __future__ import annotations
@@ -42,10 +44,13 @@ class Attempt:
     # When the wait for RMIDs in limbo ends; None before it has begun.
     limbo_end: float | None = None
 
-    def __init__(self, container: Container, key: Key, ctrl_group: str | None, began: float, seconds: float) -> None:
+    def __init__(
+        self, container: Container, key: Key, ctrl_group: str | None, began: float, seconds: float
+    ) -> None:
         """Begin at this time of system.monotonic(), for so many seconds.
 
-        `ctrl_group` is the one that the container was seen in, for kernels without /proc/PID/cpu_resctrl_groups.
+        `ctrl_group` is the one that the container was seen in,
+        for kernels without /proc/PID/cpu_resctrl_groups.
         """
         self.container = container
         self.key, self.kind = key
@@ -55,18 +60,23 @@ class Attempt:
         self.deadline = began + seconds
 
 
-def join(state: KeyState | None, attempt: Attempt, member: Member, group: MonGroup, *, displaces: bool) -> KeyState:
-    """Add a container, as a `member`, and its group to a key; the first member begins a run of the key.
+def join(
+    state: KeyState | None, attempt: Attempt, member: Member, group: MonGroup, *, displaces: bool
+) -> KeyState:
+    """Add a container, as a `member`, and its group to a key;
+    the first member begins a run of the key.
 
-    The run's history goes to the file that this first one names; if it names none, to the first that a later member
-    names. `displaces` says that the present member of this ID stays, since it is another live process.
+    The run's history goes to the file that this first one names; if it names none, to the first
+    that a later member names. `displaces` says that the present member of this ID stays, since
+    it is another live process.
     """
     container = attempt.container
     begins = state is None or state.completed_at is not None
     if begins and state is not None and state.owed is not None:
         from hook import life_end
 
-        state = life_end.set_owed(state, life_end.list_owed(state))  # with the file of the former run
+        # With the file of the former run.
+        state = life_end.set_owed(state, life_end.list_owed(state))
     if state is None or (begins and not state.groups):
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         state = KeyState(
@@ -87,12 +97,15 @@ def join(state: KeyState | None, attempt: Attempt, member: Member, group: MonGro
         members = life_turns.rejoin(state.members, container.id, member, displaces=displaces)
     joined = replace(
         state,
-        groups=state.groups if any(group.path == other.path for other in state.groups) else [*state.groups, group],
+        groups=state.groups
+        if any(group.path == other.path for other in state.groups)
+        else [*state.groups, group],
         members=members,
         runs=state.runs if state.lingering_since is None else min(state.runs + 1, MOST_NATURAL),
         lingering_since=None,
         lingering_until=None,
-        cgroup=(identity.find_pod_cgroup(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup,
+        cgroup=(identity.find_pod_cgroup(member.cgroup, state.key) if state.kind == "pod" else None)
+        or state.cgroup,
         pod_namespace=state.pod_namespace or container.pod.namespace,
         pod_name=state.pod_name or container.pod.name,
         name=(member.name or state.name) if state.kind == "container" else None,
@@ -115,11 +128,13 @@ def begin(
     *,
     is_late: bool,
 ) -> KeyState:
-    """Set the begin of a group of a key, its counters before its first member is in it, unless it has one.
+    """Set the begin of a group of a key, its counters before its first member is
+    in it, unless it has one.
 
-    `directory` is its own (Resctrl.identify); of a new one the group is remade first. `texts` are its counters, None
-    if they are not needed. `is_late` says that a part of the use is in no counter of the group: tasks were in it before
-    these were read, or its new member had run before it joined.
+    `directory` is its own (Resctrl.identify); of a new one the group is remade first. `texts` are
+    its counters, None if they are not needed. `is_late` says that a part of the use is in no
+    counter of the group: tasks were in it before these were read, or its new member had run before
+    it joined.
     """
     first = group.begin
     if first is None and texts is not None:
@@ -135,21 +150,35 @@ def begin(
         group = counters.mark_late(group)
     mounted, inode = directory
     begun = replace(
-        group, inode=inode, mounted=mounted, begin=first, end=None if texts is not None else group.end, last=None
+        group,
+        inode=inode,
+        mounted=mounted,
+        begin=first,
+        end=None if texts is not None else group.end,
+        last=None,
     )
-    return replace(state, groups=[begun if other.path == group.path else other for other in state.groups])
+    return replace(
+        state, groups=[begun if other.path == group.path else other for other in state.groups]
+    )
 
 
 def resume(state: KeyState, group: MonGroup) -> KeyState:
-    """Go on with a group whose directory is there: what it had counted when the key began to linger is no end."""
+    """Go on with a group whose directory is there:
+    what it had counted when the key began to linger is no end.
+    """
     if group.last is None:
         return state
     resumed = replace(group, last=None)
-    return replace(state, groups=[resumed if other.path == group.path else other for other in state.groups])
+    return replace(
+        state, groups=[resumed if other.path == group.path else other for other in state.groups]
+    )
 
 
 def find_group(state: KeyState | None, group: MonGroup) -> MonGroup:
-    """Return the group of a key that is on record in this one's ctrl_group: its prefix may differ. Else this one."""
+    """Return the group of a key that is on record in this one's ctrl_group: its prefix may differ.
+
+    Else this one.
+    """
     place = group.path.rpartition("/")[0]
     for known in state.groups if state is not None else ():
         if known.end is None and known.path.rpartition("/")[0] == place:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a key, its end: members leave, the key lingers or is completed, and is forgotten. See `life`."""
+"""The life of a key, its end: members leave, the key lingers or is completed, and is forgotten.
+
+See `life`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,12 @@ MOST_LEFT = 64
 
 
 def leave(state: KeyState, leaving: Iterable[str], *, stops: bool) -> KeyState:
-    """Remove members from a key, and note the names of those that leave for the line in the history.
+    """Remove members from a key, and note the names of those that leave
+    for the line in the history.
 
-    `stops` says that the last of them leaves by its own poststop, or by an administrator's order: then no live task
-    keeps a group of the key. A record that is recovering may lack members, and so the last one.
+    `stops` says that the last of them leaves by its own poststop, or by an administrator's
+    order: then no live task keeps a group of the key. A record that is recovering may lack
+    members, and so the last one.
     """
     leaving = [*leaving]
     members = {name: member for name, member in state.members.items() if name not in leaving}
@@ -53,25 +58,41 @@ def _note_left(state: KeyState, leaving: Iterable[str]) -> dict[str, object]:
 
 
 def linger(state: KeyState, finals: dict[str, Texts], boottime: float, seconds: float) -> KeyState:
-    """Let a key without members keep its groups for so many seconds; one that lingers does so no longer for that.
+    """Let a key without members keep its groups for so many seconds;
+    one that lingers does so no longer for that.
 
-    `finals` has the present counters of its groups, by path. They count if another tool removes a group.
+    `finals` has the present counters of its groups, by path.
+    They count if another tool removes a group.
     """
     if state.lingering_since is not None:
         return state
-    groups = [replace(group, last=finals.get(group.path, group.last or {})) for group in state.groups]
-    return replace(state, groups=groups, lingering_since=boottime, lingering_until=boottime + seconds)
+    groups = [
+        replace(group, last=finals.get(group.path, group.last or {})) for group in state.groups
+    ]
+    return replace(
+        state, groups=groups, lingering_since=boottime, lingering_until=boottime + seconds
+    )
 
 
 def complete(  # noqa: PLR0913, PLR0917  the node is for the line alone
-    state: KeyState, finals: dict[str, Texts], held: Collection[str], boottime: float, unix: float, node: str = ""
+    state: KeyState,
+    finals: dict[str, Texts],
+    held: Collection[str],
+    boottime: float,
+    unix: float,
+    node: str = "",
 ) -> KeyState:
-    """End a key without members; its line of the history, of this node, is then owed. The time is that of both clocks.
+    """End a key without members; its line of the history, of this node, is then owed.
 
-    `finals` has the present counters of its groups, by path, and `held` the paths of those that a live task keeps. A
-    key with both kinds of groups goes on without the others; one whose groups are all held stays as it is.
+    The time is that of both clocks.
+
+    `finals` has the present counters of its groups, by path, and `held` the paths of those that a
+    live task keeps. A key with both kinds of groups goes on without the others; one whose groups
+    are all held stays as it is.
     """
-    ended = [finish(group, finals.get(group.path)) for group in state.groups if group.path not in held]
+    ended = [
+        finish(group, finals.get(group.path)) for group in state.groups if group.path not in held
+    ]
     if len(ended) < len(state.groups):
         return retire(state, ended)
     completed = replace(
@@ -91,10 +112,14 @@ def complete(  # noqa: PLR0913, PLR0917  the node is for the line alone
 
 
 def finish(group: MonGroup, texts: Texts | None) -> MonGroup:
-    """Set the end of a group: its present counters; of one that is gone (None) the last ones on record, if any."""
-    if group.end is not None:  # no member needed it, or the program was killed after it had written that
+    """Set the end of a group: its present counters;
+    of one that is gone (None) the last ones on record, if any.
+    """
+    # No member needed it, or the program was killed after it had written that.
+    if group.end is not None:
         return group
-    # A group without a begin had no member, and ends, too: else the key's next run would count its `before` twice.
+    # A group without a begin had no member, and ends, too:
+    # else the key's next run would count its `before` twice.
     return end_group(group, texts if texts is not None else group.last or {})
 
 
@@ -108,7 +133,9 @@ def end_group(group: MonGroup, texts: Texts) -> MonGroup:
 
 
 def retire(state: KeyState, ended: list[MonGroup]) -> KeyState:
-    """Take groups that have ended off a key that goes on; the first of the others inherits their use."""
+    """Take groups that have ended off a key that goes on;
+    the first of the others inherits their use.
+    """
     if not ended:
         return state
     from hook import counters
@@ -119,18 +146,22 @@ def retire(state: KeyState, ended: list[MonGroup]) -> KeyState:
 
 
 def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeyState:
-    """Put the groups that the kernel refused to remove back into a key's record, which had them `before`.
+    """Put the groups that the kernel refused to remove back into a key's record,
+    which had them `before`.
 
-    So a completed key goes on, and with its next end they are tried again. In a key that has gone on without them,
-    another group has inherited their use: no task was left in them.
+    So a completed key goes on, and with its next end they are tried again. In a key that has gone
+    on without them, another group has inherited their use: no task was left in them.
     """
     if state.completed_at is None:
         back = [
-            MonGroup(path=group.path, ctrl_group=group.ctrl_group) for group in before.groups if group.path in refused
+            MonGroup(path=group.path, ctrl_group=group.ctrl_group)
+            for group in before.groups
+            if group.path in refused
         ]
         return replace(state, groups=[*state.groups, *back])
     if (state.created_boottime, state.returned) != (before.created_boottime, before.returned):
-        # A start has failed that had begun another run: what was used before it is in that run's groups.
+        # A start has failed that had begun another run:
+        # what was used before it is in that run's groups.
         return replace(before, members={})
     from hook import counters
 
@@ -145,9 +176,14 @@ def reopen_with(state: KeyState, groups: list[MonGroup]) -> KeyState:
 
 
 def restore(
-    before: KeyState | None, now: KeyState | None, container: Container, path: str, tasks: Collection[int]
+    before: KeyState | None,
+    now: KeyState | None,
+    container: Container,
+    path: str,
+    tasks: Collection[int],
 ) -> KeyState | None:
-    """Return to the state `before` a start that has failed, in the group of this path, which has these live `tasks`.
+    """Return to the state `before` a start that has failed, in the group of this path,
+    which has these live `tasks`.
 
     A container stays that was a member before, or that reconcile has moved in. So does a new group
     with tasks: the key may have had it. What was learnt of a group that the key had stays known.
@@ -159,7 +195,9 @@ def restore(
         return now
     if before is None or now is None or known is None or learnt is None:
         return before
-    return before if replace(learnt, last=known.last) == known else replace(before, groups=now.groups)
+    return (
+        before if replace(learnt, last=known.last) == known else replace(before, groups=now.groups)
+    )
 
 
 def _find_open(state: KeyState | None, path: str) -> MonGroup | None:
@@ -172,21 +210,30 @@ def _find_open(state: KeyState | None, path: str) -> MonGroup | None:
 
 
 def owe(state: KeyState, lines: list[str]) -> KeyState:
-    """Add lines of history that a key owes to its file; `settle` tries to write all that it owes."""
+    """Add lines of history that a key owes to its file;
+    `settle` tries to write all that it owes.
+    """
     if not lines:
         return state
     owed = list_owed(state)
     if owed and owed[-1].file == state.history_file:
         lines = [*owed.pop().lines, *lines]
-    return set_owed(state, [*owed, OwedLines(file=state.history_file, lines=lines, why="not tried yet")])
+    return set_owed(
+        state, [*owed, OwedLines(file=state.history_file, lines=lines, why="not tried yet")]
+    )
 
 
 def list_owed(state: KeyState) -> list[OwedLines]:
-    """List the lines of history that a key owes, the oldest first, by the files that they belong to."""
+    """List the lines of history that a key owes, the oldest first,
+    by the files that they belong to.
+    """
     owed = state.owed
     if owed is None:
         return []
-    return [OwedLines(file=owed.file or state.history_file, lines=owed.lines, why=owed.why), *owed.others]
+    return [
+        OwedLines(file=owed.file or state.history_file, lines=owed.lines, why=owed.why),
+        *owed.others,
+    ]
 
 
 def count_owed(state: KeyState) -> int:
@@ -199,18 +246,27 @@ def set_owed(state: KeyState, owed: list[OwedLines]) -> KeyState:
     if not owed:
         return replace(state, owed=None)
     first, *others = owed
-    return replace(state, owed=Owed(lines=first.lines, why=first.why, file=first.file, others=others))
+    return replace(
+        state, owed=Owed(lines=first.lines, why=first.why, file=first.file, others=others)
+    )
 
 
 def keep(state: KeyState, *, snapshots: bool) -> KeyState | None:
-    """Return what stays on record of a key; None if it is forgotten: it is completed, and without use to show."""
-    if state.completed_at is None or (snapshots and any(group.before or group.begin for group in state.groups)):
+    """Return what stays on record of a key; None if it is forgotten: it is completed,
+    and without use to show.
+    """
+    if state.completed_at is None or (
+        snapshots and any(group.before or group.begin for group in state.groups)
+    ):
         return state
     return forget(state)
 
 
 def forget(state: KeyState) -> KeyState | None:
-    """Forget what a completed key used. It stays on record for the lines of history that it owes, if any."""
+    """Forget what a completed key used.
+
+    It stays on record for the lines of history that it owes, if any.
+    """
     if state.owed is None:
         return None
     return replace(state, groups=[], left={}, left_more=0, returned=None)
@@ -220,5 +276,9 @@ def list_removed(before: KeyState | None, after: KeyState | None) -> list[MonGro
     """List the groups that a transition takes off a key: all of them, if the key has ended."""
     if before is None or before.completed_at is not None:
         return []
-    stay = [group.path for group in after.groups] if after is not None and after.completed_at is None else []
+    stay = (
+        [group.path for group in after.groups]
+        if after is not None and after.completed_at is None
+        else []
+    )
     return [group for group in before.groups if group.path not in stay]

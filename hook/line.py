@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The line in the history for a key that ends: whose it was, from when to when, and what it used.
 
-Imported only when a key ends whose record names a file. The model of a line is Job of hook/node/models.py.
+Imported only when a key ends whose record names a file.
+The model of a line is Job of hook/node/models.py.
 """
 
 from __future__ import annotations
@@ -13,9 +14,17 @@ if TYPE_CHECKING:
     from hook.models import KeyState, MonGroup
 
 
-def make_line(state: KeyState, ended: list[MonGroup], boottime: float, unix: float, node: str) -> list[str]:
-    """Make the line of a key whose last groups have ended; of one without a member in any group there is none."""
-    return [formats.dumps(_describe_run(state, ended, boottime, unix, node))] if _had_member(state, ended) else []
+def make_line(
+    state: KeyState, ended: list[MonGroup], boottime: float, unix: float, node: str
+) -> list[str]:
+    """Make the line of a key whose last groups have ended;
+    of one without a member in any group there is none.
+    """
+    return (
+        [formats.dumps(_describe_run(state, ended, boottime, unix, node))]
+        if _had_member(state, ended)
+        else []
+    )
 
 
 def format_written(unix: float) -> str:
@@ -28,7 +37,9 @@ def _had_member(state: KeyState, ended: list[MonGroup]) -> bool:
     before = state.returned.use.before if state.returned is not None else {}
     return any(
         group.begin is not None
-        or any(text != before.get(counter, counters.EARLIER) for counter, text in group.before.items())
+        or any(
+            text != before.get(counter, counters.EARLIER) for counter, text in group.before.items()
+        )
         for group in ended
     )
 
@@ -36,7 +47,11 @@ def _had_member(state: KeyState, ended: list[MonGroup]) -> bool:
 def _find_begin(state: KeyState) -> tuple[str, float | None]:
     """Return when the run of a key began, by both clocks."""
     returned = state.returned
-    return (returned.at, returned.boottime) if returned is not None else (state.created_at, state.created_boottime)
+    return (
+        (returned.at, returned.boottime)
+        if returned is not None
+        else (state.created_at, state.created_boottime)
+    )
 
 
 def name_run(state: KeyState) -> str:
@@ -46,7 +61,9 @@ def name_run(state: KeyState) -> str:
     return formats.hash_of(name.encode("utf-8", "replace"))
 
 
-def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix: float, node: str) -> dict[str, object]:
+def _describe_run(
+    state: KeyState, ended: list[MonGroup], boottime: float, unix: float, node: str
+) -> dict[str, object]:
     returned, begin = state.returned, _find_begin(state)
     # What lingered has done nothing since then.
     end = state.lingering_since if state.lingering_since is not None else boottime
@@ -68,7 +85,9 @@ def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix:
         "end": formats.format_utc(unix - (boottime - end)),
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
         # Of a job, how many processes joined, one after another or side by side.
-        "runs": max(state.runs, len(state.left) + state.left_more) if state.kind == "job" else state.runs,
+        "runs": max(state.runs, len(state.left) + state.left_more)
+        if state.kind == "job"
+        else state.runs,
         "use": _to_units(known),
         "unknown": sorted(unknown),
         "late_cpu_seconds": round(max(late, 0.0), 3),
@@ -86,18 +105,24 @@ def _to_units(known: dict[str, int]) -> dict[str, float]:
 
 
 def _sum_use(state: KeyState, ended: list[MonGroup]) -> tuple[dict[str, int], set[str]]:
-    """Return the use of this run by event, in millionths, and the events of whose use a part is unknown.
+    """Return the use of this run by event, in millionths,
+    and the events of whose use a part is unknown.
 
     That is the use of the key less what it had used before it came back.
     """
     known: dict[str, int] = {}
     unknown: set[str] = set()
-    for sign, groups in ((1, ended), (-1, [state.returned.use] if state.returned is not None else [])):
+    for sign, groups in (
+        (1, ended),
+        (-1, [state.returned.use] if state.returned is not None else []),
+    ):
         for group in groups:
             for counter, (value, _) in counters.measure(group, group.end or {}).items():
                 event = counter.rpartition("/")[2]
                 if value is not None:
                     known[event] = known.get(event, 0) + sign * value
     for group in ended:
-        unknown.update(counter.rpartition("/")[2] for counter in counters.list_unknown(group, group.end or {}))
+        unknown.update(
+            counter.rpartition("/")[2] for counter in counters.list_unknown(group, group.end or {})
+        )
     return known, known.keys() | unknown if state.taken else unknown

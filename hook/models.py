@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pydantic models of everything that is parsed: input, configuration, options, and our own records.
+"""The pydantic models of everything that is parsed: input, configuration, options,
+and our own records.
 
-Run from the source tree, the program uses this module. The .pyz holds `models_compiled.py` under this name: the same
-classes in plain Python, which `python3 build.py compile` makes from the core schemas of these, and which tests prove
-equal. The compiler knows some of pydantic's schemas, and refuses all others by name. Both forms offer the fields,
-`Model(**fields)`, `model_validate(object)`, `model_dump()` and `ValidationError` with `errors()[0]["loc"]`.
+Run from the source tree, the program uses this module. The .pyz holds `models_compiled.py` under
+this name: the same classes in plain Python, which `python3 build.py compile` makes from the core
+schemas of these, and which tests prove equal. The compiler knows some of pydantic's schemas, and
+refuses all others by name. Both forms offer the fields, `Model(**fields)`,
+`model_validate(object)`, `model_dump()` and `ValidationError` with `errors()[0]["loc"]`.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ class Model(BaseModel):
 class State(Model):
     """The OCI state of a container, which a runtime writes to a hook's stdin.
 
-    Source: runtime-spec 1.0 to 1.3, runtime.md "State" and schema/state-schema.json. `status` is any text, since the
-    specification allows runtimes values of their own. `pid` is absent (runc) or 0 (crun) at poststop.
+    Source: runtime-spec 1.0 to 1.3, runtime.md "State" and schema/state-schema.json. `status`
+    is any text, since the specification allows runtimes values of their own. `pid` is absent
+    (runc) or 0 (crun) at poststop.
     """
 
     oci_version: str = Field(alias="ociVersion")
@@ -52,7 +55,10 @@ class State(Model):
 
 
 class Annotations(Model):
-    """The annotations that name a container's pod. `identity` says who sets each, and which ones to trust."""
+    """The annotations that name a container's pod.
+
+    `identity` says who sets each, and which ones to trust.
+    """
 
     manager: str | None = Field(None, alias="io.container.manager")
     pod_uid: str | None = Field(None, alias="io.kubernetes.pod.uid")
@@ -73,14 +79,18 @@ class IntelRdt(Model):
 
 
 class Linux(Model):
-    """`linux` of a bundle's config.json, as far as it is used. processes.list_requested reads `cgroups_path`."""
+    """`linux` of a bundle's config.json, as far as it is used.
+    processes.list_requested reads `cgroups_path`.
+    """
 
     intel_rdt: IntelRdt | None = Field(None, alias="intelRdt")
     cgroups_path: str | None = Field(None, alias="cgroupsPath")
 
 
 class Config(Model):
-    """A bundle's config.json, as far as it is used: annotations, requested ctrl_group, requested cgroup."""
+    """A bundle's config.json, as far as it is used: annotations,
+    requested ctrl_group, requested cgroup.
+    """
 
     linux: Linux | None = None
     annotations: dict[str, str] | None = None
@@ -126,18 +136,23 @@ class Member(Model):
 
 
 class MonGroup(Model):
-    """A mon_group of a key, which has one in each ctrl_group that its containers are in. Use is computed in `counters`.
+    """A mon_group of a key, which has one in each ctrl_group that its containers are in.
+
+    Use is computed in `counters`.
 
     `inode`, `mounted`, `begin`, `end` and `last` are about the directory that exists now.
     """
 
     path: Annotated[str, AfterValidator(names.check_mon_group)]
     ctrl_group: Annotated[str, AfterValidator(names.check_ctrl_group)]
-    # The inode tells the directory from an earlier one of the same path and mount (Resctrl.identify).
+    # The inode tells the directory from an earlier one of the same path and
+    # mount (Resctrl.identify).
     inode: Natural | None = None
-    # The change time of the mount's root, in nanoseconds, which tells the mount from an earlier one.
+    # The change time of the mount's root, in nanoseconds,
+    # which tells the mount from an earlier one.
     mounted: Natural | None = None
-    # The counters before the first member joined; None if they are not read yet, or no snapshots are kept.
+    # The counters before the first member joined; None if they are not read yet,
+    # or no snapshots are kept.
     begin: Counters | None = None
     # The counters after the last member left; None if the group has not ended.
     end: Counters | None = None
@@ -145,7 +160,8 @@ class MonGroup(Model):
     before: Counters = {}
     # The known part of `before`, if another part is unknown.
     known: Counters = {}
-    # The counters when the key began to linger, which count as the end if another tool removes the group then.
+    # The counters when the key began to linger,
+    # which count as the end if another tool removes the group then.
     last: Counters | None = None
 
 
@@ -172,7 +188,8 @@ class OwedLines(Model):
 
 
 class Owed(Model):
-    """The lines of history that a key owes, since their file could not be written. life_end.list_owed lists them.
+    """The lines of history that a key owes, since their file could not be written.
+    life_end.list_owed lists them.
 
     The fields but `others` are those of the oldest lines.
     """
@@ -188,15 +205,17 @@ class Owed(Model):
 class KeyState(Model):
     """`groups/<key>.json`: the state of a key.
 
-    A key that lingers has mon_groups, but no members. A completed key has neither, and is kept for its snapshot
-    (`groups`), and as long as it has `owed` lines of history. A run of a key goes from its first member to its last.
-    Times of day are RFC 3339 in UTC, for people; the program computes with those of CLOCK_BOOTTIME, in seconds.
+    A key that lingers has mon_groups, but no members. A completed key has neither, and is kept for
+    its snapshot (`groups`), and as long as it has `owed` lines of history. A run of a key goes from
+    its first member to its last. Times of day are RFC 3339 in UTC, for people; the program computes
+    with those of CLOCK_BOOTTIME, in seconds.
     """
 
     version: Version = 1
     key: Id
     kind: Kind
-    # A pod of Podman's has no namespace; until reconcile has found its name, that is the first 12 digits of its ID.
+    # A pod of Podman's has no namespace; until reconcile has found its name,
+    # that is the first 12 digits of its ID.
     pod_namespace: str | None = None
     pod_name: str | None = None
     # The name of a key that is one container, which stays when the member has left.
@@ -214,11 +233,13 @@ class KeyState(Model):
     cgroup: str | None = None
     lingering_since: Seconds | None = None
     lingering_until: Seconds | None = None
-    # The last member that left did so by its own poststop, so that a task which outlived it does not keep the groups.
+    # The last member that left did so by its own poststop,
+    # so that a task which outlived it does not keep the groups.
     stopped: bool = False
     # The CPU seconds that its tasks had used before reconcile or watch moved them into its groups.
     late_cpu: Seconds = 0.0
-    # Another tool has moved a container of the key to its own group, so that a part of its use is unknown.
+    # Another tool has moved a container of the key to its own group,
+    # so that a part of its use is unknown.
     taken: bool = False
     # The file for its line in the history, also if a command without --history ends the key.
     history_file: Annotated[str, AfterValidator(names.check_file)] = ""
@@ -227,7 +248,8 @@ class KeyState(Model):
     job_labels: Labels = {}
     # How many runs the key has had since its creation, or its return from completion.
     runs: Natural = 1
-    # The names of containers that left since then, by ID, as far as there is room (life_end.MOST_LEFT).
+    # The names of containers that left since then, by ID,
+    # as far as there is room (life_end.MOST_LEFT).
     left: dict[Id, str | None] = {}
     # How many others left.
     left_more: Natural = 0
@@ -238,7 +260,8 @@ class KeyState(Model):
 
 
 class Index(Model):
-    """`members/<container-id>.json`: the key of a container, for a poststop that comes without annotations (Podman).
+    """`members/<container-id>.json`: the key of a container,
+    for a poststop that comes without annotations (Podman).
 
     It is written before the key's record, and has what a record that is lost takes to rebuild.
     """
@@ -271,7 +294,8 @@ class Failure(Model):
     monitored: bool = False
     # RFC 3339, UTC.
     time: str = ""
-    # The same moment on CLOCK_BOOTTIME, in seconds: a process with this pid that started later is another one.
+    # The same moment on CLOCK_BOOTTIME, in seconds:
+    # a process with this pid that started later is another one.
     boottime: Seconds | None = None
     bundle: str | None = None
     pid: Pid | None = None

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks texts that become a key, a group's name or a part of a path.
 
-Tenants write annotations, so a text from outside is used in a path only if a function here accepts it. Each returns
-the text in its canonical form, or raises ValueError. Both forms of the models use them as validators.
+Tenants write annotations, so a text from outside is used in a path only if a function here
+accepts it. Each returns the text in its canonical form, or raises ValueError. Both forms of the
+models use them as validators.
 """
 
 from __future__ import annotations
 
-# Texts, not sets, which take longer to make than to use once: `not text.strip(these)` has nothing but these in it.
+# Texts, not sets, which take longer to make than to use once:
+# `not text.strip(these)` has nothing but these in it.
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _ID_CHARACTERS = _ALPHANUMERIC + "_.+,-"
 _ID_LIMIT, _LABEL_LIMIT, _VALUE_LIMIT, _NODE_LIMIT = 200, 64, 128, 253
@@ -16,7 +18,9 @@ _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
 
 
 def check_container_id(text: str) -> str:
-    """Check a container ID: `[A-Za-z0-9][A-Za-z0-9_.+,-]{0,199}`, which also makes it one safe path component."""
+    """Check a container ID: `[A-Za-z0-9][A-Za-z0-9_.+,-]{0,199}`,
+    which also makes it one safe path component.
+    """
     is_plain = text.isalnum() and text.isascii()  # an engine's ID: this is faster than strip
     if not 0 < len(text) <= _ID_LIMIT or not (
         is_plain or (text[0] in _ALPHANUMERIC and not text.strip(_ID_CHARACTERS))
@@ -44,7 +48,8 @@ def is_engine_id(text: str) -> bool:
 
 
 def name_displaced(container: str, pid: int, starttime: int) -> str:
-    """Return the name under which we keep a member after its container ID was reused by another live process.
+    """Return the name under which we keep a member after its container ID was
+    reused by another live process.
 
     The name contains `@`, so it cannot equal a container ID.
     """
@@ -67,7 +72,9 @@ def get_container_id(member: str) -> str:
 
 
 def _is_encodable(text: str) -> bool:
-    """Whether a text can be part of a path: no NUL, and no half of a surrogate pair, which JSON lets pass."""
+    """Whether a text can be part of a path: no NUL, and no half of a surrogate pair,
+    which JSON lets pass.
+    """
     try:
         return b"\0" not in text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -75,8 +82,16 @@ def _is_encodable(text: str) -> bool:
 
 
 def check_component(text: str) -> str:
-    """Check one safe path component (not `.` or `..`; no `/`, NUL or newline), such as a ctrl_group's name."""
-    if text in ("", ".", "..") or len(text) > 255 or "/" in text or "\n" in text or not _is_encodable(text):
+    """Check one safe path component (not `.` or `..`; no `/`, NUL or newline),
+    such as a ctrl_group's name.
+    """
+    if (
+        text in ("", ".", "..")
+        or len(text) > 255
+        or "/" in text
+        or "\n" in text
+        or not _is_encodable(text)
+    ):
         raise ValueError("not one path component")
     return text
 
@@ -94,8 +109,15 @@ def check_ctrl_group(text: str) -> str:
 
 
 def check_group_prefix(text: str) -> str:
-    """Check a prefix of group names: never empty, since we may remove each group with this prefix."""
-    if not text or len(text) > _PREFIX_LIMIT or text[0] not in _ALPHANUMERIC or text.strip(_ID_CHARACTERS):
+    """Check a prefix of group names: never empty,
+    since we may remove each group with this prefix.
+    """
+    if (
+        not text
+        or len(text) > _PREFIX_LIMIT
+        or text[0] not in _ALPHANUMERIC
+        or text.strip(_ID_CHARACTERS)
+    ):
         raise ValueError("not a group prefix")
     return text
 
@@ -124,9 +146,18 @@ def check_node(text: str) -> str:
 
 
 def check_label(text: str) -> str:
-    """Check the name of a job's label, as Prometheus has them: `[A-Za-z_][A-Za-z0-9_]{0,63}`, and not `__` first."""
-    if len(text) > _LABEL_LIMIT or text[:2] in ("", "__") or "0" <= text[0] <= "9" or text.strip(_ALPHANUMERIC + "_"):
-        raise ValueError(f"not a label's name: 1 to {_LABEL_LIMIT} of A-Z a-z 0-9 _, no digit first, and no __")
+    """Check the name of a job's label, as Prometheus has them:
+    `[A-Za-z_][A-Za-z0-9_]{0,63}`, and not `__` first.
+    """
+    if (
+        len(text) > _LABEL_LIMIT
+        or text[:2] in ("", "__")
+        or "0" <= text[0] <= "9"
+        or text.strip(_ALPHANUMERIC + "_")
+    ):
+        raise ValueError(
+            f"not a label's name: 1 to {_LABEL_LIMIT} of A-Z a-z 0-9 _, no digit first, and no __"
+        )
     return text
 
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a container's state that is too large or invalid. The core imports this only for such a state."""
+"""Reads a container's state that is too large or invalid.
+
+The core imports this only for such a state.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ _WHITE = frozenset(" \t\n\r")
 class OddState:
     """What can be used of a state that is too large or invalid.
 
-    A pod's author can make the annotations, and so the state, of any size (a preStop command of 900 kB is enough).
-    Runtimes write id, status, pid and bundle before the annotations.
+    A pod's author can make the annotations, and so the state, of any size (a preStop command of 900
+    kB is enough). Runtimes write id, status, pid and bundle before the annotations.
     """
 
     def __init__(self, text: bytes, *, is_large: bool) -> None:
@@ -27,7 +30,11 @@ class OddState:
         self.state: State | None = None
         content: object = None
         try:
-            content = read_head(text.decode("utf-8", "replace")) if is_large else formats.loads(text.decode())
+            content = (
+                read_head(text.decode("utf-8", "replace"))
+                if is_large
+                else formats.loads(text.decode())
+            )
             self.state = State.model_validate(content)
         except ValueError as error:
             self._problem = error
@@ -42,7 +49,9 @@ class OddState:
         self.bundle = self.state.bundle if self.state is not None else None
 
     def explain(self, error: BaseException | None, patience: float, limit: int) -> BaseException:
-        """Return the failure of a call with this state, which ended with an error, or for want of a whole state."""
+        """Return the failure of a call with this state, which ended with an error,
+        or for want of a whole state.
+        """
         error = error or (self._problem if self._is_large else None)
         if self._bad_id is not None:
             why = f"{self._bad_id[:80]!r} is not a container ID"
@@ -52,15 +61,21 @@ class OddState:
             why = explain_exception(error)
         else:
             return error
-        cut = f"; it is larger than {limit} bytes, and only the beginning is used" if self._is_large else ""
-        return HookError(Reason.BAD_STATE, "bad state", problem=f"no container state on stdin: {why}{cut}")
+        cut = (
+            f"; it is larger than {limit} bytes, and only the beginning is used"
+            if self._is_large
+            else ""
+        )
+        return HookError(
+            Reason.BAD_STATE, "bad state", problem=f"no container state on stdin: {why}{cut}"
+        )
 
 
 def read_head(text: str) -> dict[str, object]:
     """Parse the beginning of a JSON object: its members up to the first incomplete one.
 
-    Members of nested objects do not count. A value counts only if the text goes on after it, since a number might
-    continue. `ociVersion` is not used, so its default is filled in.
+    Members of nested objects do not count. A value counts only if the text goes on after it, since
+    a number might continue. `ociVersion` is not used, so its default is filled in.
     """
     members: dict[str, object] = {"ociVersion": ""}
     text = formats.cut_deep(text)
@@ -81,10 +96,11 @@ def read_head(text: str) -> dict[str, object]:
 
 
 def find_annotations(state: State, limit: int) -> tuple[dict[str, str] | None, HookError]:
-    """Return the annotations of a container whose state is too large, and a `bad_state` that says where they are from.
+    """Return the annotations of a container whose state is too large,
+    and a `bad_state` that says where they are from.
 
-    They may be too large in the bundle, too. Then we ignore the filters: otherwise a tenant could escape monitoring by
-    padding its annotations.
+    They may be too large in the bundle, too. Then we ignore the filters: otherwise a tenant could
+    escape monitoring by padding its annotations.
     """
     problem = f"its state is larger than {limit} bytes, and only the beginning is used"
     config = context.read_config(state.bundle) if state.annotations is None else None
@@ -92,7 +108,9 @@ def find_annotations(state: State, limit: int) -> tuple[dict[str, str] | None, H
         annotations = state.annotations if config is None else config.annotations
         return annotations or {}, HookError(Reason.BAD_STATE, problem)
     problem += ": its names are unknown, and no filter leaves it out"
-    return None, HookError(Reason.BAD_STATE, problem, hint="the pod's author may have written that much on purpose")
+    return None, HookError(
+        Reason.BAD_STATE, problem, hint="the pod's author may have written that much on purpose"
+    )
 
 
 def _skip_white(text: str, at: int) -> int:

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from hook.store import RunDir
 
 FAILURE_PATIENCE = 1.0
-"""Seconds: the longest wait for the lock of a failure's record, which is that of a key with the container's ID."""
+"""Seconds: the longest wait for the lock of a failure's record,
+which is that of a key with the container's ID.
+"""
 
 
 def poststop(context: Context, container: str) -> None:
     """Remove a container from its key; with the last one go its mon_groups, state and lock.
 
-    For an unknown container, or one that was removed before, this is a no-op. A member whose process is alive stays:
-    Podman may call this late, when the container is already running again; and two runtimes, or two root directories of
-    one, may each have a container of this ID. Raises HookError, OSError.
+    For an unknown container, or one that was removed before, this is a no-op. A member whose
+    process is alive stays: Podman may call this late, when the container is already running again;
+    and two runtimes, or two root directories of one, may each have a container of this ID. Raises
+    HookError, OSError.
     """
     forget_failure(context, container)
     name = context.run.read_index(container)
@@ -38,16 +41,25 @@ def poststop(context: Context, container: str) -> None:
         member = members.get(container)
         if member is not None and not _is_meant(context, container, member):
             return
-        leaving = [] if member is not None and system.is_dead(member.pid, member.starttime) is False else [container]
+        leaving = (
+            []
+            if member is not None and system.is_dead(member.pid, member.starttime) is False
+            else [container]
+        )
         for other, displaced in members.items():
-            if other.startswith(container + "@") and system.is_dead(displaced.pid, displaced.starttime):
+            if other.startswith(container + "@") and system.is_dead(
+                displaced.pid, displaced.starttime
+            ):
                 leaving.append(other)
         if leaving:
-            key.remove_members(context, locked, leaving, stops=member is not None and container in leaving)
+            key.remove_members(
+                context, locked, leaving, stops=member is not None and container in leaving
+            )
 
 
 def forget_failure(context: Context, container: str, process: Container | None = None) -> None:
-    """Remove the record of a container's failure, unless it is of a process that may be alive and is not this one.
+    """Remove the record of a container's failure,
+    unless it is of a process that may be alive and is not this one.
 
     What ran unmonitored has its line in the history first. `process` is monitored now.
     """
@@ -55,14 +67,17 @@ def forget_failure(context: Context, container: str, process: Container | None =
     if not run.has(Failure, container):
         return
     try:
-        # Under the lock of its writers: the container may start again and fail at this moment, and that record stays.
+        # Under the lock of its writers: the container may start again and fail at this moment,
+        # and that record stays.
         with run.lock(container, system.monotonic() + FAILURE_PATIENCE):
             if not has_live_failure(run, container, process.pid if process is not None else None):
                 from hook import unmonitored
 
                 unmonitored.close(context, container, process)
     except (HookError, OSError) as error:  # reconcile removes it
-        run.complain("the record of a failed start stays until its line of history can be written", error)
+        run.complain(
+            "the record of a failed start stays until its line of history can be written", error
+        )
 
 
 def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> bool:
@@ -79,6 +94,8 @@ def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> boo
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:
-    """Whether this call's `--containers` covers the container, by its recorded cgroup: its annotations may be gone."""
+    """Whether this call's `--containers` covers the container, by its recorded cgroup:
+    its annotations may be gone.
+    """
     maker = identity.find_maker(identity.find_own(member.cgroup or "", container), container)
     return maker is None or identity.concerns(context.options, is_podmans=maker == "libpod")

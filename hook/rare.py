@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls that no usual start or end of a container makes: those of waits, failures, bills and tools.
+"""System calls that no usual start or end of a container makes: those of waits,
+failures, bills and tools.
 
-They are beside `system` since each function that is loaded takes its part of each start (docs/performance.md).
+They are beside `system` since each function that is loaded takes its part of each
+start (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -32,13 +34,17 @@ def ignore_zone() -> None:
 
 
 def syslog_time() -> str:
-    """The machine's local time, whatever TZ says, in the format of syslog's datagrams (RFC 3164)."""
+    """The machine's local time, whatever TZ says,
+    in the format of syslog's datagrams (RFC 3164).
+    """
     ignore_zone()
     return system.time.strftime("%b %e %H:%M:%S", system.time.localtime())
 
 
 def write_stderr(line: bytes) -> None:
-    """Write one line to stderr; drop it if that would block, for the reader may have stopped reading."""
+    """Write one line to stderr; drop it if that would block,
+    for the reader may have stopped reading.
+    """
     import select
 
     poll = select.poll()
@@ -48,29 +54,43 @@ def write_stderr(line: bytes) -> None:
 
 
 def read_start(path: str, size: int) -> str:
-    """The first bytes of a file of the kernel's, at most `size`, by one read. What is not UTF-8 is replaced."""
-    data = system.use(path, system.posix.O_RDONLY, lambda descriptor: system.posix.read(descriptor, size))
+    """The first bytes of a file of the kernel's, at most `size`, by one read.
+
+    What is not UTF-8 is replaced.
+    """
+    data = system.use(
+        path, system.posix.O_RDONLY, lambda descriptor: system.posix.read(descriptor, size)
+    )
     return data.decode("utf-8", "replace")
 
 
 def append_lines(path: str, lines: list[str]) -> None:
-    """Append lines to a regular file, made if missing, in one write(2), so that those of two writers never mix.
+    """Append lines to a regular file, made if missing, in one write(2),
+    so that those of two writers never mix.
 
-    If the file ends within a line, as after a write that found the disk full, it gets a newline first. Raises OSError
-    also if only a part of the lines was written.
+    If the file ends within a line, as after a write that found the disk full, it gets a newline
+    first. Raises OSError also if only a part of the lines was written.
     """
 
     def write(descriptor: int) -> None:
         status = system.posix.fstat(descriptor)
         if status.st_mode & system.FILE_TYPE != system.REGULAR:
             raise OSError(system.EINVAL, "Not a regular file", path)
-        is_torn = status.st_size > 0 and system.posix.pread(descriptor, 1, status.st_size - 1) != b"\n"
-        data = b"\n" * is_torn + "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+        is_torn = (
+            status.st_size > 0 and system.posix.pread(descriptor, 1, status.st_size - 1) != b"\n"
+        )
+        data = b"\n" * is_torn + "".join(f"{line}\n" for line in lines).encode(
+            "utf-8", "backslashreplace"
+        )
         if system.posix.write(descriptor, data) < len(data):
             raise OSError(system.ENOSPC, "No space left on device", path)
 
     posix = system.posix
-    system.use(path, posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY, write)
+    system.use(
+        path,
+        posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY,
+        write,
+    )
 
 
 def name_node(options: Options) -> str:
@@ -84,7 +104,8 @@ def remove_and_measure(path: str, dir_fd: int) -> int:
 
     def remove(descriptor: int) -> int:
         system.posix.unlink(system.encoded(path), dir_fd=dir_fd)
-        return system.posix.fstat(descriptor).st_size  # last: an append after this finds that the file has no name
+        # Last: an append after this finds that the file has no name.
+        return system.posix.fstat(descriptor).st_size
 
     try:
         return system.use(path, system.posix.O_RDONLY | system.posix.O_NONBLOCK, remove, dir_fd)
@@ -93,11 +114,13 @@ def remove_and_measure(path: str, dir_fd: int) -> int:
 
 
 def wait_for_flock(descriptor: int, deadline: float) -> bool:
-    """Take the exclusive flock, waiting until `deadline` (monotonic) at the most. Returns False after it.
+    """Take the exclusive flock, waiting until `deadline` (monotonic) at the most.
 
-    flock(2) serves waiters nearly in turn; of many processes that poll instead, some would never get the lock. SIGALRM,
-    which the runtime may have left blocked, ends the wait. It repeats, since an alarm just before flock begins to wait
-    is lost.
+    Returns False after it.
+
+    flock(2) serves waiters nearly in turn; of many processes that poll instead, some would never
+    get the lock. SIGALRM, which the runtime may have left blocked, ends the wait. It repeats, since
+    an alarm just before flock begins to wait is lost.
     """
     import _signal  # type: ignore[import-not-found]
 
@@ -124,7 +147,10 @@ def wait_for_flock(descriptor: int, deadline: float) -> bool:
         # If it was just going off, nothing of it is left: 0 would stop it for good.
         _signal.setitimer(_signal.ITIMER_REAL, left or min(interval, _SOON), interval)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, former_mask)
-        _signal.signal(_signal.SIGALRM, _signal.SIG_DFL if former_handler is None else former_handler)  # None: not ours
+        # None: not ours.
+        _signal.signal(
+            _signal.SIGALRM, _signal.SIG_DFL if former_handler is None else former_handler
+        )
     return True
 
 
@@ -134,14 +160,19 @@ def size(path: str, dir_fd: int | None = None) -> int:
 
 
 def count_links(descriptor: int) -> int:
-    """The number of links of an open file. A directory of cgroups has two, and one more for each directory in it."""
+    """The number of links of an open file.
+
+    A directory of cgroups has two, and one more for each directory in it.
+    """
     return system.posix.fstat(descriptor).st_nlink
 
 
 def age(path: str, dir_fd: int | None = None) -> float:
-    """Seconds since a file was written or renamed; its distance in time, too, if the clock was set back since.
+    """Seconds since a file was written or renamed; its distance in time, too,
+    if the clock was set back since.
 
-    Files have the time of day. If that jumps, a file that is kept for some time goes early, but never stays for ever.
+    Files have the time of day. If that jumps, a file that is kept for some time goes early,
+    but never stays for ever.
     """
     changed = system.posix.stat(system.encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ctime
     return abs(system.time.time() - changed)
@@ -156,7 +187,9 @@ def ensure_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
 
 
 def remove_tree(path: str, dir_fd: int) -> None:
-    """Remove one of our directories with all its content, or a file, or nothing if the path does not exist."""
+    """Remove one of our directories with all its content, or a file,
+    or nothing if the path does not exist.
+    """
     try:
         names = system.list_directory(path, dir_fd)
     except FileNotFoundError:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After a failed try of createRuntime: undoes it, frees RMIDs if there are none, and decides whether to try again.
+"""After a failed try of createRuntime: undoes it, frees RMIDs if there are none,
+and decides whether to try again.
 
-A new pod is not left unmonitored while dead pods hold RMIDs. First go the keys whose members are all dead (a finished
-Job whose poststop was lost), those that have lingered for their time, and groups with our prefix that are on record of
-no key. If there are none of these, the key goes that has lingered longest. Each key's lock is taken without waiting: if
-another process holds it, the key is skipped.
+A new pod is not left unmonitored while dead pods hold RMIDs. First go the keys whose members are
+all dead (a finished Job whose poststop was lost), those that have lingered for their time, and
+groups with our prefix that are on record of no key. If there are none of these, the key goes that
+has lingered longest. Each key's lock is taken without waiting: if another process holds it, the key
+is skipped.
 
 Imported only in these cases, if a group has lingered long enough, and by the tools.
 """
@@ -45,10 +47,12 @@ def can_help(context: Context, attempt: Attempt, error: HookError | OSError) -> 
         attempt.moves += 1
         return attempt.moves == 1
     if reason in _NO_RMID and not attempt.has_reclaimed:
-        attempt.has_reclaimed = True  # without a lock, and once: other hooks may take each RMID that it frees
+        # Without a lock, and once: other hooks may take each RMID that it frees.
+        attempt.has_reclaimed = True
         has_freed = reclaim(context, attempt.key)
-        # From now on: the search may have taken all of the time, and the RMIDs that it freed must not be lost to a
-        # lock that another process holds for a moment. It runs once, so all waits still come to an end.
+        # From now on: the search may have taken all of the time, and the RMIDs that it freed must
+        # not be lost to a lock that another process holds for a moment. It runs once, so all
+        # waits still come to an end.
         attempt.deadline = system.monotonic() + context.options.lock_timeout
         if has_freed:
             return True
@@ -56,7 +60,9 @@ def can_help(context: Context, attempt: Attempt, error: HookError | OSError) -> 
 
 
 def _wait_for_limbo(context: Context, attempt: Attempt) -> bool:
-    """Wait a little, without a lock, if an RMID was freed so recently that it may be reusable before the deadline."""
+    """Wait a little, without a lock, if an RMID was freed so recently that it may be
+    reusable before the deadline.
+    """
     now, patience = system.monotonic(), context.options.rmid_wait
     if attempt.limbo_end is None:
         if not context.run.freed_within(patience):
@@ -69,8 +75,12 @@ def _wait_for_limbo(context: Context, attempt: Attempt) -> bool:
     return True
 
 
-def undo(context: Context, attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str) -> None:
-    """Leave the key of a failed try as it was `before`, under the lock of that try. A failure is reported beside it.
+def undo(
+    context: Context, attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str
+) -> None:
+    """Leave the key of a failed try as it was `before`, under the lock of that try.
+
+    A failure is reported beside it.
 
     `path` is the group. See life_end.restore for what stays.
     """
@@ -89,9 +99,11 @@ def undo(context: Context, attempt: Attempt, locked: LockedKey, before: KeyState
 
 
 def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
-    """Remove the group of an earlier try in another ctrl_group, if no member needs it and it has no task.
+    """Remove the group of an earlier try in another ctrl_group,
+    if no member needs it and it has no task.
 
-    A failure is reported, and the container is monitored all the same; then the group goes with its key.
+    A failure is reported, and the container is monitored all the same;
+    then the group goes with its key.
     """
     try:
         remove_retired(context, locked, left=attempt.left)
@@ -105,7 +117,8 @@ def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
 def reclaim(context: Context, skipped: str) -> bool:
     """Free some RMIDs, _MOST_FREED at most, in about _SECONDS; returns whether any was freed.
 
-    `skipped` is the caller's key. The caller holds no lock. Failures are reported, and stop nothing.
+    `skipped` is the caller's key. The caller holds no lock.
+    Failures are reported, and stop nothing.
     """
     if not system.in_host_namespaces():
         context.run.complaints.append(HookError(Reason.DENIED, "not host namespaces"))
@@ -113,13 +126,22 @@ def reclaim(context: Context, skipped: str) -> bool:
     before, began = context.freed, system.monotonic()
 
     def has_enough() -> bool:
-        """Whether to stop. On a slow node the search for a first group may take longer than _SECONDS."""
+        """Whether to stop.
+
+        On a slow node the search for a first group may take longer than _SECONDS.
+        """
         freed = context.freed - before
-        return freed >= _MOST_FREED or system.monotonic() - began >= (_SECONDS if freed else LONGEST_SEARCH)
+        return freed >= _MOST_FREED or system.monotonic() - began >= (
+            _SECONDS if freed else LONGEST_SEARCH
+        )
 
     try:
         waiting = _end_dead(context, skipped, has_enough)
-        groups = [] if has_enough() else system.try_call(inventory.list_mon_groups, context.resctrl.root) or []
+        groups = (
+            []
+            if has_enough()
+            else system.try_call(inventory.list_mon_groups, context.resctrl.root) or []
+        )
         for path in find_orphans(context, groups):
             if has_enough():
                 break
@@ -161,17 +183,23 @@ def is_deserted(state: KeyState) -> bool:
 
 def _waits(context: Context, state: KeyState) -> bool:
     """Whether a key lingers, and its time is not over."""
-    return state.lingering_since is not None and not state.members and not has_lingered(context, state)
+    return (
+        state.lingering_since is not None and not state.members and not has_lingered(context, state)
+    )
 
 
 def has_lingered(context: Context, state: KeyState) -> bool:
-    """Whether the linger time of a key is over, or it has nothing to linger for: its pod or its groups are gone."""
+    """Whether the linger time of a key is over, or it has nothing to linger for:
+    its pod or its groups are gone.
+    """
     since, until = state.lingering_since, state.lingering_until
     if since is None or until is None:
         return True
     if system.boottime() >= until:
         return True
-    if context.resctrl.is_mounted() and all(context.resctrl.is_gone(group.path) for group in state.groups):
+    if context.resctrl.is_mounted() and all(
+        context.resctrl.is_gone(group.path) for group in state.groups
+    ):
         return True
     return key.is_deleted(state)
 
@@ -180,7 +208,8 @@ def _end(context: Context, name: str, *, waiting: bool = False) -> None:
     """End a key if it is still dead under its lock; with `waiting`, even if it still lingers."""
     try:
         with context.run.lock(name, system.monotonic()) as locked:
-            state = locked.state  # read again: a hook, or another reclaim, may have been here since we looked
+            # Read again: a hook, or another reclaim, may have been here since we looked.
+            state = locked.state
             if state is not None and is_deserted(state) and (waiting or not _waits(context, state)):
                 key.write_end(context, locked)
     except HookError:
@@ -188,7 +217,10 @@ def _end(context: Context, name: str, *, waiting: bool = False) -> None:
 
 
 def end_lingered(context: Context, locked: LockedKey) -> None:
-    """End a key whose linger time is over, before a container begins its next run. A failure is reported."""
+    """End a key whose linger time is over, before a container begins its next run.
+
+    A failure is reported.
+    """
     try:
         key.write_end(context, locked)
     except (HookError, OSError) as error:
@@ -201,18 +233,25 @@ def end_lingered(context: Context, locked: LockedKey) -> None:
 def find_orphans(context: Context, paths: Iterable[str]) -> list[str]:
     """Find the groups with our prefix that are on record of no key, among those of these paths.
 
-    The paths are listed before this reads the records: createRuntime records a group before it makes it.
+    The paths are listed before this reads the records:
+    createRuntime records a group before it makes it.
     """
-    lone = [path for path in paths if parse_key(context, path) is not None and not is_recorded(context, path)]
+    lone = [
+        path
+        for path in paths
+        if parse_key(context, path) is not None and not is_recorded(context, path)
+    ]
     states = context.run.list_states() if lone else []  # their groups may have another prefix
     taken = {group.path for state in states if state.completed_at is None for group in state.groups}
     return [path for path in lone if path not in taken]
 
 
 def parse_key(context: Context, path: str) -> str | None:
-    """Derive the key of a group from its name, which is our prefix and a valid key; of another name return None.
+    """Derive the key of a group from its name, which is our prefix and a valid key;
+    of another name return None.
 
-    The name alone may mislead: a group of another prefix that begins with ours is on record of another key.
+    The name alone may mislead: a group of another prefix that begins with ours is
+    on record of another key.
     """
     name, prefix = path.rpartition("/")[2], context.options.group_prefix
     rest = name[len(prefix) :] if name.startswith(prefix) else ""
@@ -220,11 +259,15 @@ def parse_key(context: Context, path: str) -> str | None:
 
 
 def remove_orphan(context: Context, path: str) -> bool:
-    """Remove a group with our prefix, unless it is on record or has a live task. Returns whether it was removed."""
+    """Remove a group with our prefix, unless it is on record or has a live task.
+
+    Returns whether it was removed.
+    """
     name = parse_key(context, path)
     if name is None:
         return False
-    # Under the lock of the key in its name: a hook records a group, under that lock, before it makes it.
+    # Under the lock of the key in its name: a hook records a group,
+    # under that lock, before it makes it.
     with context.run.lock(name, system.monotonic()) as locked:
         if _is_on(path, locked.state) or context.resctrl.has_live_task(path):
             return False
@@ -252,20 +295,27 @@ def _is_on(path: str, state: KeyState | None) -> bool:
 def remove_retired(context: Context, locked: LockedKey, *, left: str | None = None) -> None:
     """Remove groups that are gone, and that no member needs, from the record of a key that goes on.
 
-    So goes `left`, a group whose container was moved to another ctrl_group, if no member needs it and it has no task.
+    So goes `left`, a group whose container was moved to another ctrl_group,
+    if no member needs it and it has no task.
     """
     state = locked.state
     if state is None or state.completed_at is not None:
         return
     unneeded = [group for group in state.groups if is_retired(context, state, group, left=left)]
     if 0 < len(unneeded) < len(state.groups):
-        finals = key.read_finals(context, state, [group.path for group in state.groups if group not in unneeded])
+        finals = key.read_finals(
+            context, state, [group.path for group in state.groups if group not in unneeded]
+        )
         ended = [life_end.finish(group, finals.get(group.path)) for group in unneeded]
         key.settle(context, locked, life_end.retire(state, ended))
 
 
-def is_retired(context: Context, state: KeyState, group: MonGroup, *, left: str | None = None) -> bool:
+def is_retired(
+    context: Context, state: KeyState, group: MonGroup, *, left: str | None = None
+) -> bool:
     """Whether no member needs a group, and it is gone, or is `left` and has no task."""
     if group.path in {member.group for member in state.members.values()}:
         return False
-    return context.resctrl.is_gone(group.path) or (group.path == left and not context.resctrl.has_live_task(left))
+    return context.resctrl.is_gone(group.path) or (
+        group.path == left and not context.resctrl.has_live_task(left)
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports each failure by three independent traces: syslog, stderr, and a record. It limits how many go to syslog.
+"""Reports each failure by three independent traces: syslog, stderr, and a record.
+
+It limits how many go to syslog.
 
 The core imports this only after a failure.
 
@@ -42,7 +44,10 @@ PATIENCE = poststop.FAILURE_PATIENCE
 
 
 def report_escaped(
-    error: BaseException, verb: str, words: list[str], parse: Callable[[list[str]], tuple[Options, list[str]]]
+    error: BaseException,
+    verb: str,
+    words: list[str],
+    parse: Callable[[list[str]], tuple[Options, list[str]]],
 ) -> int:
     """Report and count an exception that escaped everything else; returns the exit status.
 
@@ -56,13 +61,22 @@ def report_escaped(
     return int(verb == "createRuntime" and "--strict" in words)
 
 
-def report_failure(call: Call, run: RunDir | None, error: BaseException, problems: list[HookError]) -> int:
-    """Report that a container is not monitored; returns the exit status. A defect counts as any other failure."""
+def report_failure(
+    call: Call, run: RunDir | None, error: BaseException, problems: list[HookError]
+) -> int:
+    """Report that a container is not monitored; returns the exit status.
+
+    A defect counts as any other failure.
+    """
     failure = as_hook_error("a file could not be read or written", error)
-    is_failure = call.container is None or not Resctrl(call.options.resctrl_root).is_gone(call.options.resctrl_root)
+    is_failure = call.container is None or not Resctrl(call.options.resctrl_root).is_gone(
+        call.options.resctrl_root
+    )
     if is_failure:
         run = write_traces(call, run, failure, is_monitored=False)
-    elif run is None or run.is_first("no-resctrl"):  # each time, if the run directory cannot hold the mark
+    elif run is None or run.is_first(
+        "no-resctrl"
+    ):  # each time, if the run directory cannot hold the mark
         write_line(f"no {call.options.resctrl_root} here: nothing is monitored on this machine")
     report_problems(call, run, problems, is_monitored=False)
     if run is not None:
@@ -70,7 +84,9 @@ def report_failure(call: Call, run: RunDir | None, error: BaseException, problem
     return int(is_failure and call.options.strict and call.stage == "createRuntime")
 
 
-def report_problems(call: Call, run: RunDir | None, problems: list[HookError], *, is_monitored: bool) -> None:
+def report_problems(
+    call: Call, run: RunDir | None, problems: list[HookError], *, is_monitored: bool
+) -> None:
     """Report problems that stopped nothing: bad options, and damaged files that were handled."""
     for error in problems:
         _write_line_about(call, run, error)
@@ -84,8 +100,13 @@ def report_problems(call: Call, run: RunDir | None, problems: list[HookError], *
         _write_line_about(call, run, usage)
 
 
-def write_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitored: bool) -> RunDir | None:
-    """Report what is wrong with a container, by the three traces. Returns the run directory, if it can be opened."""
+def write_traces(
+    call: Call, run: RunDir | None, error: HookError, *, is_monitored: bool
+) -> RunDir | None:
+    """Report what is wrong with a container, by the three traces.
+
+    Returns the run directory, if it can be opened.
+    """
     if run is None:
         try:
             run = RunDir(call.options.run_dir)
@@ -93,11 +114,17 @@ def write_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitor
             pass
     _write_line_about(call, run, error)
     if run is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
-        poststop.forget_failure(_open(call, run), call.name)  # the container goes, and its record with it
+        # The container goes, and its record with it.
+        poststop.forget_failure(_open(call, run), call.name)
     elif run is not None:
         key = guess_key(call.options, call.container) if call.container is not None else None
-        failure = make_failure(error, call.stage, call.container or call.name, key, is_monitored=is_monitored)
-        write_record(_open(call, run), failure if call.container is not None else replace(failure, bundle=call.bundle))
+        failure = make_failure(
+            error, call.stage, call.container or call.name, key, is_monitored=is_monitored
+        )
+        write_record(
+            _open(call, run),
+            failure if call.container is not None else replace(failure, bundle=call.bundle),
+        )
     return run
 
 
@@ -107,14 +134,24 @@ def _open(call: Call, run: RunDir) -> Context:
 
 def _write_line_about(call: Call, run: RunDir | None, error: HookError) -> None:
     pod = call.container.pod if call.container is not None else None
-    # A pod's author has a container of another ID with each restart, and an invalid state has no name at all.
-    key = pod.uid if pod is not None and pod.uid else UNNAMED if call.name.startswith(UNNAMED) else call.name
+    # A pod's author has a container of another ID with each restart,
+    # and an invalid state has no name at all.
+    key = (
+        pod.uid
+        if pod is not None and pod.uid
+        else UNNAMED
+        if call.name.startswith(UNNAMED)
+        else call.name
+    )
     name = who(call.name, *((pod.namespace, pod.name, pod.container) if pod is not None else ()))
-    write_line(f"{call.stage} {name}: {error.reason}: {explain(error)}", to_syslog=may_log(run, error, key))
+    write_line(
+        f"{call.stage} {name}: {error.reason}: {explain(error)}", to_syslog=may_log(run, error, key)
+    )
 
 
 def may_log(run: RunDir | None, error: HookError, key: str) -> bool:
-    """Return whether a failure goes to syslog: the first ones a minute of its key and reason do (count_failure).
+    """Return whether a failure goes to syslog:
+    the first ones a minute of its key and reason do (count_failure).
 
     That resctrl is not mounted goes there once in a boot. This logs the counts of earlier minutes.
     """
@@ -129,7 +166,9 @@ def may_log(run: RunDir | None, error: HookError, key: str) -> bool:
 
 
 def guess_key(options: Options, container: Container) -> Key | None:
-    """Derive the key of a container that is not monitored, for its record. Returns None if that fails.
+    """Derive the key of a container that is not monitored, for its record.
+
+    Returns None if that fails.
 
     It does if the container's start time is unknown, so that /proc may not have shown its cgroup.
     """
@@ -156,7 +195,8 @@ def write_line(text: str, *, to_syslog: bool = True) -> None:
 
 
 def send_to_syslog(text: str) -> None:
-    """Send one line to syslog without blocking: if /dev/log is full, it is lost, and no container waits.
+    """Send one line to syslog without blocking: if /dev/log is full, it is lost,
+    and no container waits.
 
     Format: RFC 3164, as syslog(3) sends it.
     """
@@ -164,7 +204,9 @@ def send_to_syslog(text: str) -> None:
         import _socket
 
         stamp = rare.syslog_time()
-        datagram = f"<{_PRIORITY}>{stamp} {_IDENTIFIER}[{system.process_id()}]: {printable(text)}".encode()
+        datagram = (
+            f"<{_PRIORITY}>{stamp} {_IDENTIFIER}[{system.process_id()}]: {printable(text)}".encode()
+        )
         sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
         try:
             sender.setblocking(False)
@@ -191,23 +233,35 @@ def write_record(context: Context, failure: Failure) -> None:
 
 
 def _write_unless_live(context: Context, failure: Failure, owner: str = "") -> None:
-    """Write the record. `owner` names the temporary file, which a writer without the lock shares with no other."""
+    """Write the record.
+
+    `owner` names the temporary file, which a writer without the lock shares with no other.
+    """
     run, container = context.run, failure.container
     former = run.glance(Failure, container)
     process = failure.pid, failure.starttime
-    is_other = former is not None and former.pid is not None and (former.pid, former.starttime) != process
+    is_other = (
+        former is not None and former.pid is not None and (former.pid, former.starttime) != process
+    )
     if is_other and not poststop.has_live_failure(run, container):
         from hook import unmonitored
 
-        # A run of the same ID has ended, as Podman's do: it has its line before this record takes its place.
+        # A run of the same ID has ended, as Podman's do:
+        # it has its line before this record takes its place.
         unmonitored.close(context, container, failure)
-    # A late poststop may fail when the container has started again, and that start's own failure stays on record.
+    # A late poststop may fail when the container has started again,
+    # and that start's own failure stays on record.
     if failure.stage != "poststop" or not poststop.has_live_failure(run, container):
         run.write(Failure, container, failure, owner)
 
 
 def make_failure(
-    error: HookError, stage: str, subject: Container | str, key: Key | None = None, *, is_monitored: bool = False
+    error: HookError,
+    stage: str,
+    subject: Container | str,
+    key: Key | None = None,
+    *,
+    is_monitored: bool = False,
 ) -> Failure:
     """Make the record of a failure, with all that reconcile needs to try again.
 
@@ -235,15 +289,19 @@ def make_failure(
     return Failure(stage=stage, reason=error.reason, monitored=is_monitored, **fields)
 
 
-# --- The number of failures in a minute, so that the log gets the first ones of each key and reason, and then a count
+# --- The number of failures in a minute, so that the log gets the first ones of each key and
+# reason, and then a count
 
 
 def count_failure(run: RunDir, reason: str, key: str) -> bool:
-    """Count a failure; returns whether to log it. The first one of a minute logs the counts of earlier minutes.
+    """Count a failure; returns whether to log it.
 
-    One key cannot use up the lines of another, and all keys together have a limit, too, which also bounds the number of
-    files. A failure is logged, too, if another process removed the count. No lock is needed: the position of an append
-    is the failure's number. Raises OSError if it cannot be counted.
+    The first one of a minute logs the counts of earlier minutes.
+
+    One key cannot use up the lines of another, and all keys together have a limit, too, which also
+    bounds the number of files. A failure is logged, too, if another process removed the count. No
+    lock is needed: the position of an append is the failure's number. Raises OSError if it cannot
+    be counted.
     """
     minute = _this_minute()
     if (system.try_call(rare.size, f"{_LOGGED}{minute}", run.descriptor) or 0) < _MOST_OF_NODE:
@@ -258,7 +316,10 @@ def count_failure(run: RunDir, reason: str, key: str) -> bool:
 
 
 def sum_up_failures(run: RunDir) -> list[str]:
-    """Remove the counts of earlier minutes. Returns a line for each reason with failures that were not logged."""
+    """Remove the counts of earlier minutes.
+
+    Returns a line for each reason with failures that were not logged.
+    """
     lines = []
     try:
         for name in system.list_directory(".", run.descriptor):
@@ -266,7 +327,10 @@ def sum_up_failures(run: RunDir) -> list[str]:
             if name.startswith(_LOGGED) and minute != str(_this_minute()):
                 more = rare.remove_and_measure(name, run.descriptor)
                 if more and what and "." not in what:
-                    lines.append(f"{what}: and {more} more failures within a minute; see resctrl-mon-hook list")
+                    lines.append(
+                        f"{what}: and {more} more failures within a minute; see resctrl-mon-hook "
+                        "list"
+                    )
     except OSError:
         pass
     return lines

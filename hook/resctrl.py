@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes, fills, reads and removes groups of the resctrl file system. `inventory` says what its errnos mean.
+"""Makes, fills, reads and removes groups of the resctrl file system.
+
+`inventory` says what its errnos mean.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
 """
@@ -23,7 +25,9 @@ class Resctrl:
         self.root = root
 
     def exists(self, path: str) -> bool:
-        """Whether a group exists, or another directory of resctrl. Raises OSError if that cannot be found out.
+        """Whether a group exists, or another directory of resctrl.
+
+        Raises OSError if that cannot be found out.
 
         A kernel without resctrl, or a CPU without RDT, does not have its own directory, `root`.
         """
@@ -38,7 +42,9 @@ class Resctrl:
         return system.try_call(self.exists, self.root + "/mon_groups") is True
 
     def has(self, group: MonGroup) -> bool:
-        """Whether the directory that is on record of a mon_group is there, and not another one in its place."""
+        """Whether the directory that is on record of a mon_group is there,
+        and not another one in its place.
+        """
         return is_about(group, self.identify(group.path))
 
     def path(self, ctrl_group: str, name: str) -> str:
@@ -49,8 +55,9 @@ class Resctrl:
     def make(self, path: str) -> bool:
         """Make a mon_group, which takes an RMID; returns False if it exists already.
 
-        Makes no parent: on a machine that cannot monitor, `mkdir -p` would make a ctrl_group called `mon_groups`.
-        Raises HookError of a kind in GONE, `no_rmids`, `rmids_in_limbo`, `denied`, `io`.
+        Makes no parent: on a machine that cannot monitor, `mkdir -p` would make a ctrl_group
+        called `mon_groups`. Raises HookError of a kind in GONE, `no_rmids`,
+        `rmids_in_limbo`, `denied`, `io`.
         """
         try:
             system.mkdir(path, 0o755)
@@ -71,9 +78,11 @@ class Resctrl:
             raise self._refusal("write", path, error, pid) from error
 
     def put_process(self, path: str, pid: int, born: int | None) -> None:
-        """Move a process that started at `born`, and no other one that has its number by now; None: do not compare.
+        """Move a process that started at `born`, and no other one that has its number by now;
+        None: do not compare.
 
-        Another one that takes the number at the very move is moved back. Raises what `put` does, and OSError.
+        Another one that takes the number at the very move is moved back.
+        Raises what `put` does, and OSError.
         """
         if not _is_other(pid, born):
             self.put(path, pid)
@@ -86,18 +95,20 @@ class Resctrl:
     def identify(self, path: str) -> Directory:
         """Identify the directory of a mon_group: when its file system was mounted, and its inode.
 
-        The inode alone is not enough: each mount numbers them from 1 (fs/kernfs/dir.c, __kernfs_new_node), and has the
-        device number of the former one. The root of a mount changes when it is mounted, and not again. A mount after
-        its time was read makes the pair one of no directory, so that the next look takes the group for a new one.
+        The inode alone is not enough: each mount numbers them from 1 (fs/kernfs/dir.c,
+        __kernfs_new_node), and has the device number of the former one. The root of a mount changes
+        when it is mounted, and not again. A mount after its time was read makes the pair one of no
+        directory, so that the next look takes the group for a new one.
         """
         return system.try_call(system.change_time, self.root), system.try_call(system.inode, path)
 
     def counters(self, path: str) -> dict[str, str]:
         """Read the counters of a mon_group: `<domain>/<event>` to the kernel's text.
 
-        The number of files is that of the hardware's domains times events. Skipped: a directory within a domain, whose
-        counts are in the domain's own (sub-NUMA clusters), and AMD's setting `mbm_L3_assignments`. A counter that
-        cannot be read is `Error`, the kernel's own word. Raises HookError.
+        The number of files is that of the hardware's domains times events. Skipped: a directory
+        within a domain, whose counts are in the domain's own (sub-NUMA clusters), and AMD's setting
+        `mbm_L3_assignments`. A counter that cannot be read is `Error`, the kernel's own word.
+        Raises HookError.
         """
         top = path + "/mon_data"
         texts: dict[str, str] = {}
@@ -106,7 +117,9 @@ class Resctrl:
                 for event in system.list_kernel_directory(f"{top}/{domain}"):
                     if event != "mbm_L3_assignments":
                         try:
-                            texts[f"{domain}/{event}"] = system.read_counter(f"{top}/{domain}/{event}")
+                            texts[f"{domain}/{event}"] = system.read_counter(
+                                f"{top}/{domain}/{event}"
+                            )
                         except IsADirectoryError:
                             pass
                         except OSError as error:
@@ -118,10 +131,12 @@ class Resctrl:
         return texts
 
     def remove(self, path: str) -> bool:
-        """Remove a mon_group; its tasks fall back to the ctrl_group. Returns False if there was none.
+        """Remove a mon_group; its tasks fall back to the ctrl_group.
 
-        Raises HookError `denied`, `io`. ENOENT and ENODEV are normal: other tools reset resctrl, and a runtime removes
-        its ctrl_group with our group in it before it calls poststop.
+        Returns False if there was none.
+
+        Raises HookError `denied`, `io`. ENOENT and ENODEV are normal: other tools reset resctrl,
+        and a runtime removes its ctrl_group with our group in it before it calls poststop.
         """
         try:
             system.rmdir(path)
@@ -131,13 +146,18 @@ class Resctrl:
             raise self._refusal("rmdir", path, error) from error
         return True
 
-    def _refusal(self, operation: str, path: str, error: OSError, pid: int | None = None) -> HookError:
+    def _refusal(
+        self, operation: str, path: str, error: OSError, pid: int | None = None
+    ) -> HookError:
         from hook import inventory
 
         return inventory.explain_refusal(self, operation, path, error, pid)
 
     def tasks(self, path: str) -> set[int] | None:
-        """Return the threads in a mon_group, or None if it does not exist. Raises OSError if they cannot be read."""
+        """Return the threads in a mon_group, or None if it does not exist.
+
+        Raises OSError if they cannot be read.
+        """
         try:
             text = system.read_file(path + "/tasks", limit=1 << 24)
         except OSError as error:
@@ -147,13 +167,18 @@ class Resctrl:
         return {int(task) for task in text.split() if task.isdigit()}
 
     def expel(self, path: str, tid: int) -> None:
-        """Move a thread out of a mon_group, back to the ctrl_group above it. Raises what `put` does."""
+        """Move a thread out of a mon_group, back to the ctrl_group above it.
+
+        Raises what `put` does.
+        """
         self.put(path.rpartition("/mon_groups/")[0], tid)
 
     def has_live_task(self, path: str) -> bool:
-        """Whether `tasks` lists a task that is not known to be dead; True if that cannot be found out.
+        """Whether `tasks` lists a task that is not known to be dead;
+        True if that cannot be found out.
 
-        It cannot in a pid namespace other than the host's, where `tasks` lacks the tasks of all others.
+        It cannot in a pid namespace other than the host's,
+        where `tasks` lacks the tasks of all others.
         """
         try:
             tasks = self.tasks(path)
@@ -166,11 +191,18 @@ class Resctrl:
 
 
 def is_about(group: MonGroup, directory: Directory) -> bool:
-    """Whether what is on record of a group is about this directory. An old record does not know its mount."""
+    """Whether what is on record of a group is about this directory.
+
+    An old record does not know its mount.
+    """
     mounted, inode = directory
     return group.inode == inode and group.mounted in (None, mounted)
 
 
 def _is_other(pid: int, born: int | None) -> bool:
     """Whether a process with this number is known to have started at another time."""
-    return born is not None and (fields := system.stat_fields(pid)) is not None and int(fields[19]) != born
+    return (
+        born is not None
+        and (fields := system.stat_fields(pid)) is not None
+        and int(fields[19]) != born
+    )

@@ -15,8 +15,8 @@
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   one byte for each time that a message would be logged, which is once in a boot
 
-Everything is opened relative to the run directory, which must be root's and writable by root alone, so that no other
-user can plant a link below it. `records` reads it without locks.
+Everything is opened relative to the run directory, which must be root's and writable by root alone,
+so that no other user can plant a link below it. `records` reads it without locks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ if TYPE_CHECKING:
     ModelT = TypeVar("ModelT", bound=Model)
 
 PLACES = {KeyState: "groups", Index: "members", Failure: "unmonitored"}
-"""The directory of each model's records. Those of hook/node/models.py are in the run directory itself."""
-PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # made in this order: if `locks` exists, all do
+"""The directory of each model's records.
+
+Those of hook/node/models.py are in the run directory itself.
+"""
+# Made in this order: if `locks` exists, all do.
+PARTS = ("groups", "members", "unmonitored", "runs", "locks")
 LIMIT = 16 << 20
 
 
@@ -43,7 +47,10 @@ class Reader:
     """The open run directory, to read; `descriptor` is for other modules that read files in it."""
 
     def __init__(self, path: str, *owners: int) -> None:
-        """Open the run directory. Raises OSError, and HookError `io` if others than these owners could write to it."""
+        """Open the run directory.
+
+        Raises OSError, and HookError `io` if others than these owners could write to it.
+        """
         self.path = path
         try:
             self.descriptor = system.open_directory(path)
@@ -57,14 +64,20 @@ class Reader:
             raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
 
     def read(self, model: type[ModelT], name: str) -> ModelT | None:
-        """Read a record; returns None if it does not exist. OSError and ValueError say that it is unreadable."""
+        """Read a record; returns None if it does not exist.
+
+        OSError and ValueError say that it is unreadable.
+        """
         try:
             return model.model_validate(self.read_json(model, name))
         except FileNotFoundError:
             return None
 
     def read_json(self, model: type[Model], name: str) -> Any:  # noqa: ANN401  that is what JSON is
-        """Read the content of a record, which may be of a newer version. Raises OSError and ValueError."""
+        """Read the content of a record, which may be of a newer version.
+
+        Raises OSError and ValueError.
+        """
         return formats.loads(system.read_file(file_of(model, name), LIMIT, self.descriptor))
 
     def has(self, model: type[Model], name: str) -> bool:
@@ -72,15 +85,25 @@ class Reader:
         return system.try_call(system.inode, file_of(model, name), self.descriptor) is not None
 
     def glance(self, model: type[ModelT], name: str) -> ModelT | None:
-        """Read a record without its lock, so that it may be outdated at once. An unreadable one counts as missing."""
+        """Read a record without its lock, so that it may be outdated at once.
+
+        An unreadable one counts as missing.
+        """
         try:
             return self.read(model, name)
         except (OSError, ValueError):
             return None
 
     def list_names(self, model: type[Model]) -> list[str]:
-        """List the keys, or containers, that have a record of a model. Skips files whose names are no IDs."""
-        stems = [name[: -len(".json")] for name in self.list_part(PLACES[model]) if name.endswith(".json")]
+        """List the keys, or containers, that have a record of a model.
+
+        Skips files whose names are no IDs.
+        """
+        stems = [
+            name[: -len(".json")]
+            for name in self.list_part(PLACES[model])
+            if name.endswith(".json")
+        ]
         return [stem for stem in stems if names.is_container_id(stem)]
 
     def list_part(self, part: str) -> list[str]:
@@ -96,7 +119,10 @@ class Reader:
         return [state for state in states if state is not None]
 
     def read_index(self, container: str) -> str | None:
-        """Read a container's key from its index, or return None if there is none. HookError `io`: it is unreadable."""
+        """Read a container's key from its index, or return None if there is none.
+
+        HookError `io`: it is unreadable.
+        """
         try:
             index = self.read(Index, container)
         except (OSError, ValueError) as error:
@@ -109,10 +135,13 @@ class Reader:
 class RunDir(Reader):
     """The open run directory, to read and to write."""
 
-    lock_error = "locked"  # the kind of the failure that a lock was not free in time; `jobs` has another
+    # The kind of the failure that a lock was not free in time; `jobs` has another.
+    lock_error = "locked"
 
     def __init__(self, path: str, complaints: list[HookError] | None = None) -> None:
-        """Open the run directory, or make it. Problems that are handled on the way go to `complaints`.
+        """Open the run directory, or make it.
+
+        Problems that are handled on the way go to `complaints`.
 
         Raises HookError `io` if that fails, or another user could write to it.
         """
@@ -141,9 +170,11 @@ class RunDir(Reader):
             rare.ensure_directory(part, 0o700, self.descriptor)
 
     def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
-        """Replace a record atomically: a reader, also after a crash, finds the old one or all of the new one.
+        """Replace a record atomically: a reader, also after a crash,
+        finds the old one or all of the new one.
 
-        `owner` is the key whose lock the caller holds, if the record is not named by it. The temporary file gets it.
+        `owner` is the key whose lock the caller holds, if the record is not named by it.
+        The temporary file gets it.
         """
         path = file_of(model, name)
         temporary = f"{path.rpartition('/')[0]}/.{owner or name}.tmp"
@@ -176,8 +207,8 @@ class RunDir(Reader):
     def lock(self, key: str, deadline: float) -> LockedKey:
         """Take a key's lock; after `deadline` (system.monotonic) raise HookError `lock_timeout`.
 
-        flock(2) wakes waiters roughly in the order in which they came. The inode is compared afterwards: the previous
-        holder may have unlinked the file.
+        flock(2) wakes waiters roughly in the order in which they came. The inode is compared
+        afterwards: the previous holder may have unlinked the file.
         """
         path = "locks/" + key
         while True:
@@ -200,8 +231,8 @@ class RunDir(Reader):
     def read_key(self, key: str) -> KeyState | None:
         """Read the state of a key, or return None if it has none. Call it under the key's lock.
 
-        An unreadable state (torn, foreign, of a newer version) is renamed, so that nothing is lost, and the key
-        becomes *recovering*: it may have members that we do not know of.
+        An unreadable state (torn, foreign, of a newer version) is renamed, so that nothing is lost,
+        and the key becomes *recovering*: it may have members that we do not know of.
         """
         try:
             state = self.read(KeyState, key)
@@ -215,9 +246,11 @@ class RunDir(Reader):
         return damage.set_aside(self, key, error)
 
     def write_index(self, container: str, state: KeyState, member: Member) -> None:
-        """Note, under its key's lock, which key a container belongs to, and what a rebuild of its record needs.
+        """Note, under its key's lock, which key a container belongs to,
+        and what a rebuild of its record needs.
 
-        A displaced member (names.name_displaced) gets none: poststop names the ID, which is another member's.
+        A displaced member (names.name_displaced) gets none: poststop names the ID,
+        which is another member's.
         """
         if "@" not in container:
             index = Index(
@@ -232,7 +265,8 @@ class RunDir(Reader):
     # --- Marks: files without a model
 
     def note_freed(self) -> None:
-        """Note that an RMID was just given back: a hook that gets EBUSY soon after knows that waiting helps.
+        """Note that an RMID was just given back:
+        a hook that gets EBUSY soon after knows that waiting helps.
 
         A failed write is ignored: a full /run must not keep a key on record whose groups are gone.
         """
@@ -247,11 +281,16 @@ class RunDir(Reader):
         return system.boottime() - freed <= seconds
 
     def count_run(self, name: str, number: int = 1) -> None:
-        """Count events for `metrics`, by one more byte in a file for each, which needs no lock and costs little."""
+        """Count events for `metrics`, by one more byte in a file for each,
+        which needs no lock and costs little.
+        """
         system.try_call(system.append, "runs/" + name, "." * number, self.descriptor)
 
     def is_first(self, what: str) -> bool:
-        """Whether `what` was not logged in this boot yet. Counts it in a file in /run, which is empty after a boot."""
+        """Whether `what` was not logged in this boot yet.
+
+        Counts it in a file in /run, which is empty after a boot.
+        """
         counted = system.try_call(system.append, "said-" + what, ".", self.descriptor)
         return counted is None or counted[0] == 1
 
@@ -287,7 +326,8 @@ class LockedKey:
     def __exit__(self, *_error: object) -> None:
         try:
             if self.state is None or self.state.completed_at is not None:
-                # Before the lock is given back: in the other order this could unlink another hook's lock file.
+                # Before the lock is given back: in the other order this could unlink
+                # another hook's lock file.
                 system.unlink("locks/" + self._key, self._run.descriptor)
         finally:
             system.close(self._descriptor)

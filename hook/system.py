@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls of the hook path, and what /proc says of processes, in one module: tests make each call fail.
+"""The system calls of the hook path, and what /proc says of processes, in one module:
+tests make each call fail.
 
-The core avoids `os`, `json`, `re` and `dataclasses`, and all other modules that are not built into CPython: a container
-would wait for their imports (docs/performance.md, "What the hook avoids"). So this module uses `posix`. Python itself
-opens descriptors with O_CLOEXEC (PEP 446) and repeats a call after EINTR (PEP 475). Paths are encoded here, as UTF-8: a
-hook cannot rely on the locale that its caller left in the environment.
+The core avoids `os`, `json`, `re` and `dataclasses`, and all other modules that are not built into
+CPython: a container would wait for their imports (docs/performance.md, "What the hook avoids"). So
+this module uses `posix`. Python itself opens descriptors with O_CLOEXEC (PEP 446) and repeats a
+call after EINTR (PEP 475). Paths are encoded here, as UTF-8: a hook cannot rely on the locale that
+its caller left in the environment.
 """
 
 from __future__ import annotations
@@ -29,9 +31,12 @@ EPERM, ENOENT, ESRCH, ENXIO, EACCES, EBUSY, ENODEV, EISDIR, EINVAL = 1, 2, 3, 6,
 ENOTDIR, EFBIG, ENOSPC, EROFS, ELOOP = 20, 27, 28, 30, 40
 FILE_TYPE, REGULAR, _DIRECTORY, _PIPE = 0o170000, 0o100000, 0o040000, 0o010000  # inode(7)
 NOT_HOST_NAMESPACES = (
-    "this is not the host's pid and time namespace: which processes are dead and which groups empty is unknown here"
+    "this is not the host's pid and time namespace: which processes are dead and which groups "
+    "empty is unknown here"
 )
-NAMESPACES_HINT = "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
+NAMESPACES_HINT = (
+    "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
+)
 _HOST_PID_NAMESPACE, _HOST_TIME_NAMESPACE = "pid:[4026531836]", "time:[4026531834]"
 _CGROUPS = "/sys/fs/cgroup"
 TICKS = 100  # of /proc, a second: USER_HZ, the same on each kernel that has resctrl
@@ -47,7 +52,10 @@ def try_call(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T |
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether what a file is in was removed: a group, resctrl, a cgroup. ENODEV means: while the file was open."""
+    """Whether what a file is in was removed: a group, resctrl, a cgroup.
+
+    ENODEV means: while the file was open.
+    """
     return error.errno in (ENOENT, ENODEV)
 
 
@@ -61,7 +69,9 @@ monotonic = time.monotonic
 
 
 def boottime() -> float:
-    """Seconds since boot, suspend included (CLOCK_BOOTTIME): never set back, and the same for every process."""
+    """Seconds since boot, suspend included (CLOCK_BOOTTIME): never set back,
+    and the same for every process.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -74,13 +84,16 @@ sleep = time.sleep
 
 
 def ensure_standard_descriptors() -> None:
-    """Open those of the descriptors 0, 1 and 2 that are closed, so that no file opened later becomes stdout."""
+    """Open those of the descriptors 0, 1 and 2 that are closed,
+    so that no file opened later becomes stdout.
+    """
     for descriptor in (0, 1, 2):
         try:
             posix.fstat(descriptor)
         except OSError:  # open takes the lowest free number: this one
             if try_call(posix.open, "/dev/null", posix.O_RDWR) is None:
-                posix.open("/", posix.O_RDONLY)  # always exists, and each read and write of a directory fails
+                # Always exists, and each read and write of a directory fails.
+                posix.open("/", posix.O_RDONLY)
 
 
 umask_before = 0o022
@@ -88,13 +101,17 @@ umask_before = 0o022
 
 
 def set_umask() -> None:
-    """Replace the umask that the runtime left, so that consumers can read our groups and records."""
+    """Replace the umask that the runtime left,
+    so that consumers can read our groups and records.
+    """
     global umask_before  # noqa: PLW0603  of the process, as the umask itself
     umask_before = posix.umask(0o022)
 
 
 def read_stdin(limit: int, patience: float) -> tuple[bytes, bool]:
-    """Read stdin to its end, for at most `patience` seconds. Returns `limit` bytes, and whether that was all of it.
+    """Read stdin to its end, for at most `patience` seconds.
+
+    Returns `limit` bytes, and whether that was all of it.
 
     The rest is read and dropped: a runtime that gets EPIPE may treat the hook as failed.
     """
@@ -119,8 +136,9 @@ def read_stdin(limit: int, patience: float) -> tuple[bytes, bool]:
 def _own_stdin() -> tuple[int, bool]:
     """A descriptor to read stdin from, and whether a read of it can block.
 
-    A pipe is opened once more, since O_NONBLOCK on descriptor 0 would hold for all processes that share it. The state
-    is usually in the pipe by now, so that we do without `select`, whose import takes as long as reading the state.
+    A pipe is opened once more, since O_NONBLOCK on descriptor 0 would hold for all processes that
+    share it. The state is usually in the pipe by now, so that we do without `select`, whose import
+    takes as long as reading the state.
     """
     try:
         if posix.fstat(0).st_mode & FILE_TYPE == _PIPE:
@@ -139,7 +157,9 @@ def _is_readable(descriptor: int, patience: float) -> bool:
     return bool(poll.poll(patience * 1000))
 
 
-def use(path: str, flags: int, use: Callable[[int], T], dir_fd: int | None = None, mode: int = 0o600) -> T:
+def use(
+    path: str, flags: int, use: Callable[[int], T], dir_fd: int | None = None, mode: int = 0o600
+) -> T:
     """Open a file, never through a link in its last component; use its descriptor, and close it."""
     descriptor = posix.open(encoded(path), flags | posix.O_NOFOLLOW, mode, dir_fd=dir_fd)
     try:
@@ -156,13 +176,16 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str
 
     def read(descriptor: int) -> bytes:
         data = b""
-        while chunk := posix.read(descriptor, READ_SIZE + len(data)):  # so that a large one is not copied too often
+        # So that a large one is not copied too often.
+        while chunk := posix.read(descriptor, READ_SIZE + len(data)):
             data += chunk
             if len(data) > limit:
                 raise OSError(EFBIG, "File too large", path)
         return data
 
-    return use(path, posix.O_RDONLY | posix.O_NONBLOCK, read, dir_fd).decode("utf-8", "surrogateescape")
+    return use(path, posix.O_RDONLY | posix.O_NONBLOCK, read, dir_fd).decode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def read_counter(path: str) -> str:
@@ -172,31 +195,41 @@ def read_counter(path: str) -> str:
 
 
 def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
-    """The names in a directory, which must not be a link. A hook lists none that grows with the node."""
+    """The names in a directory, which must not be a link.
+
+    A hook lists none that grows with the node.
+    """
     return sorted(use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd))
 
 
 def list_kernel_directory(path: str) -> list[str]:
-    """The names in a directory of the kernel's, where there are no links: half as many system calls."""
+    """The names in a directory of the kernel's, where there are no links:
+    half as many system calls.
+    """
     return sorted(map(bytes.decode, posix.listdir(encoded(path))))
 
 
 def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
-    """Append to a file, made if missing, in one write(2), so that the appends of two processes never mix.
+    """Append to a file, made if missing, in one write(2),
+    so that the appends of two processes never mix.
 
-    Returns the position of the end of `text`, which the kernel sets in the same step (O_APPEND), and whether the file
-    still has a name.
+    Returns the position of the end of `text`, which the kernel sets in the same step (O_APPEND),
+    and whether the file still has a name.
     """
 
     def write(descriptor: int) -> tuple[int, bool]:
         posix.write(descriptor, text.encode("ascii"))
         return posix.lseek(descriptor, 0, _SEEK_CUR), posix.fstat(descriptor).st_nlink > 0
 
-    return use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK, write, dir_fd)
+    return use(
+        path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK, write, dir_fd
+    )
 
 
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
-    """Create or overwrite a file. Never through a link; OSError(ENXIO) for a FIFO, without waiting for a reader.
+    """Create or overwrite a file.
+
+    Never through a link; OSError(ENXIO) for a FIFO, without waiting for a reader.
 
     A character that has no UTF-8 is written as its escape: a damaged record may hold one.
     """
@@ -206,7 +239,9 @@ def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600
         while data:
             data = data[posix.write(descriptor, data) :]
 
-    use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NONBLOCK, write, dir_fd, mode)
+    use(
+        path, posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NONBLOCK, write, dir_fd, mode
+    )
 
 
 def write_once(path: str, text: str) -> None:
@@ -216,12 +251,16 @@ def write_once(path: str, text: str) -> None:
 
 def open_directory(path: str, dir_fd: int | None = None) -> int:
     """A descriptor of a directory, which must not be a link."""
-    return posix.open(encoded(path), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW, dir_fd=dir_fd)
+    return posix.open(
+        encoded(path), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW, dir_fd=dir_fd
+    )
 
 
 def open_lock(path: str, dir_fd: int) -> int:
     """A descriptor of a lock file, made if it is not there."""
-    return posix.open(encoded(path), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
+    return posix.open(
+        encoded(path), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW, 0o600, dir_fd=dir_fd
+    )
 
 
 def close(descriptor: int) -> None:
@@ -270,10 +309,17 @@ def owner_and_mode(descriptor: int) -> tuple[int, int]:
 
 
 def find_directory(path: str) -> bool:
-    """Whether `path` is a directory. Raises OSError if that cannot be found out, as for one longer than PATH_MAX."""
+    """Whether `path` is a directory.
+
+    Raises OSError if that cannot be found out, as for one longer than PATH_MAX.
+    """
     try:
         return posix.stat(encoded(path)).st_mode & FILE_TYPE == _DIRECTORY
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: no path, with a NUL or half a surrogate
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        ValueError,
+    ):  # ValueError: no path, with a NUL or half a surrogate
         return False
 
 
@@ -318,7 +364,9 @@ parent_id = posix.getppid
 
 
 leave = posix._exit
-"""End the process at once, without the interpreter's own clean-up, which costs a fifth of its start."""
+"""End the process at once, without the interpreter's own clean-up,
+which costs a fifth of its start.
+"""
 
 
 # --- /proc: processes, their cgroups and groups, and the namespaces that we run in
@@ -327,19 +375,22 @@ leave = posix._exit
 def in_user_namespace() -> bool:
     """Whether we are root in a user namespace only (rootless Podman), and so cannot use resctrl.
 
-    Source: user_namespaces(7). False if /proc/self/uid_map cannot be read: the failures that follow are visible.
+    Source: user_namespaces(7). False if /proc/self/uid_map cannot be read:
+    the failures that follow are visible.
     """
     text = try_call(read_file, "/proc/self/uid_map")
     return text is not None and text.split() != _HOST_UID_MAP
 
 
 def in_host_namespaces() -> bool:
-    """Whether every process of the machine has its pid and start time here; False where /proc cannot tell.
+    """Whether every process of the machine has its pid and start time here;
+    False where /proc cannot tell.
 
-    In any other pid namespace a process outside of it has no pid: it looks dead, and the kernel leaves it out of
-    `tasks`. In any other time namespace all start times and CLOCK_BOOTTIME are shifted (time_namespaces(7)): a member
-    looks like another process. So nothing there may judge members dead or groups empty. Source: PROC_PID_INIT_INO,
-    PROC_TIME_INIT_INO in include/linux/proc_ns.h.
+    In any other pid namespace a process outside of it has no pid: it looks dead, and the kernel
+    leaves it out of `tasks`. In any other time namespace all start times and CLOCK_BOOTTIME are
+    shifted (time_namespaces(7)): a member looks like another process. So nothing there may judge
+    members dead or groups empty. Source: PROC_PID_INIT_INO, PROC_TIME_INIT_INO in
+    include/linux/proc_ns.h.
     """
     if try_call(link_target, "/proc/self/ns/pid") != _HOST_PID_NAMESPACE:
         return False
@@ -352,12 +403,15 @@ def in_host_namespaces() -> bool:
 
 
 def _stat_fields(pid: int | str) -> list[str]:
-    """The fields of /proc/PID/stat from the third on; the second, the name, may hold spaces and parentheses."""
+    """The fields of /proc/PID/stat from the third on; the second, the name,
+    may hold spaces and parentheses.
+    """
     return read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def stat_fields(pid: int | str) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the third (state) on, or None without such a process or such a /proc.
+    """Return the fields of /proc/PID/stat from the third (state) on,
+    or None without such a process or such a /proc.
 
     `pid` is a process, or PID/task/TID for a single thread.
     """
@@ -365,23 +419,28 @@ def stat_fields(pid: int | str) -> list[str] | None:
 
 
 def starttime(pid: int) -> int | None:
-    """Return when the process started, in clock ticks since boot. Pid and start time name one process for ever.
+    """Return when the process started, in clock ticks since boot.
 
-    Without such a process this is None. Raises OSError if /proc cannot tell. Source: proc_pid_stat(5), field 22.
+    Pid and start time name one process for ever.
+
+    Without such a process this is None. Raises OSError if /proc cannot tell. Source:
+    proc_pid_stat(5), field 22.
     """
     try:
         return int(_stat_fields(pid)[19])
     except (FileNotFoundError, ProcessLookupError):
-        if is_directory("/proc/1"):  # else /proc shows no process at all, and an absent pid means nothing
+        # Else /proc shows no process at all, and an absent pid means nothing.
+        if is_directory("/proc/1"):
             return None
         raise
 
 
 def is_dead(pid: int, born: int | None = None) -> bool | None:
-    """Whether the process `pid` (that started at `born`, where that is known) is dead; None where /proc cannot tell.
+    """Whether the process `pid` (that started at `born`, where that is known) is dead;
+    None where /proc cannot tell.
 
-    Dead: no such process, another start time, or a zombie with at most one thread. A leader that left its threads
-    running is a zombie as well (state Z or X, field 3; num_threads, field 20).
+    Dead: no such process, another start time, or a zombie with at most one thread. A leader that
+    left its threads running is a zombie as well (state Z or X, field 3; num_threads, field 20).
     """
     try:
         fields = _stat_fields(pid)
@@ -394,16 +453,20 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
 
 
 def is_over(fields: list[str]) -> bool:
-    """Whether the process with these `stat_fields` has ended: a zombie whose other threads have ended, too."""
+    """Whether the process with these `stat_fields` has ended:
+    a zombie whose other threads have ended, too.
+    """
     return fields[0] in "ZX" and int(fields[17]) <= 1
 
 
 def resctrl_groups(pid: int | str) -> tuple[str, str] | None:
-    """Return the ctrl_group (`/` is the root one) and the mon_group, if any, of a task, as the kernel shows them.
+    """Return the ctrl_group (`/` is the root one) and the mon_group, if any, of a task,
+    as the kernel shows them.
 
-    Returns None if the task has ended, or the kernel does not say: without CONFIG_PROC_CPU_RESCTRL there is no such
-    file, and `res:` is empty while resctrl is not mounted. Raises OSError if the file cannot be read. Source:
-    Documentation/filesystems/resctrl.rst, kernel/fs/resctrl proc_resctrl_show().
+    Returns None if the task has ended, or the kernel does not say: without CONFIG_PROC_CPU_RESCTRL
+    there is no such file, and `res:` is empty while resctrl is not mounted. Raises OSError if the
+    file cannot be read. Source: Documentation/filesystems/resctrl.rst, kernel/fs/resctrl
+    proc_resctrl_show().
     """
     try:
         lines = "\n" + read_file(f"/proc/{pid}/cpu_resctrl_groups")
@@ -414,13 +477,17 @@ def resctrl_groups(pid: int | str) -> tuple[str, str] | None:
 
 
 def cgroups(pid: int) -> list[str]:
-    """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
+    """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy;
+    none where /proc cannot tell.
+    """
     text = try_call(read_file, f"/proc/{pid}/cgroup") or ""
-    return [line.partition(":")[2] for line in text.split("\n") if line]  # a cgroup's name may have blanks
+    # A cgroup's name may have blanks.
+    return [line.partition(":")[2] for line in text.split("\n") if line]
 
 
 def cgroup_directory(cgroup: str) -> str | None:
-    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere.
+    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone,
+    or its hierarchy is mounted elsewhere.
 
     Raises OSError if that cannot be found out.
     """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of what ran unmonitored: a line in the history that says so, and why, and a count by reason.
+"""The end of what ran unmonitored: a line in the history that says so, and why,
+and a count by reason.
 
 A bill without that line would look whole. The core imports this only where a failure is on record.
 """
@@ -16,18 +17,26 @@ if TYPE_CHECKING:
     from hook.identity import Container
 
 COUNTED = "unmonitored-"
-"""Files in the run directory's `runs` begin so: one byte for each run that ended unmonitored, by reason."""
+"""Files in the run directory's `runs` begin so:
+one byte for each run that ended unmonitored, by reason.
+"""
 _NEVER_RAN = Reason.TASK_GONE
 
 
 def close(context: Context, container: str, process: Container | Failure | None = None) -> None:
-    """Remove the record of a container's failure, once its line is written. Call it under the lock of the container.
+    """Remove the record of a container's failure, once its line is written.
 
-    `process` is one of this container that is monitored now, or has failed again: then its run goes on. Raises
-    HookError if the line cannot be written; then the record stays.
+    Call it under the lock of the container.
+
+    `process` is one of this container that is monitored now, or has failed again: then its run goes
+    on. Raises HookError if the line cannot be written; then the record stays.
     """
     failure = context.run.glance(Failure, container)
-    reason = failure.reason if failure is not None and _ran_unmonitored(context, failure, process) else None
+    reason = (
+        failure.reason
+        if failure is not None and _ran_unmonitored(context, failure, process)
+        else None
+    )
     if failure is not None and reason is not None and failure.history_file:
         try:
             rare.append_lines(failure.history_file, [formats.dumps(_describe(context, failure))])
@@ -41,11 +50,17 @@ def close(context: Context, container: str, process: Container | Failure | None 
         context.run.count_run(COUNTED + (reason if names.is_container_id(reason) else Reason.IO))
 
 
-def _ran_unmonitored(context: Context, failure: Failure, process: Container | Failure | None) -> bool:
+def _ran_unmonitored(
+    context: Context, failure: Failure, process: Container | Failure | None
+) -> bool:
     """Whether a failure is that of a run which has ended, without having been monitored."""
     if failure.monitored or failure.stage == "poststop" or failure.reason == _NEVER_RAN:
         return False
-    if process is not None and failure.pid == process.pid and failure.starttime in (None, process.starttime):
+    if (
+        process is not None
+        and failure.pid == process.pid
+        and failure.starttime in (None, process.starttime)
+    ):
         return False
     # With --strict the runtime has refused the container.
     return failure.kind == "job" or not context.options.strict
@@ -58,7 +73,9 @@ def name_run(failure: Failure) -> str:
 
 
 def _describe(context: Context, failure: Failure) -> dict[str, object]:
-    """Describe a run of which each event that adds up is unknown: what the root group counts, this node has."""
+    """Describe a run of which each event that adds up is unknown:
+    what the root group counts, this node has.
+    """
     root = context.resctrl
     try:
         shown = root.counters(root.root) if root.is_mounted() else {}
@@ -78,12 +95,16 @@ def _describe(context: Context, failure: Failure) -> dict[str, object]:
         "labels": failure.labels,
         "containers": [{"id": failure.container, "name": failure.name}],
         "more_containers": 0,
-        "begin": failure.time or None if began is None else formats.format_utc(unix - (now - began)),
+        "begin": failure.time or None
+        if began is None
+        else formats.format_utc(unix - (now - began)),
         "end": formats.format_utc(unix),
         "seconds": None if began is None else round(max(now - began, 0.0), 3),
         "runs": 1,
         "use": {},
-        "unknown": sorted({counter.rpartition("/")[2] for counter in shown if counters.is_cumulative(counter)}),
+        "unknown": sorted(
+            {counter.rpartition("/")[2] for counter in shown if counters.is_cumulative(counter)}
+        ),
         "late_cpu_seconds": 0.0,
         "reason": failure.reason,
     }

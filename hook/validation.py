@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The code of the compiled models: the records, the forms that make them, and the checks of their fields.
+"""The code of the compiled models: the records, the forms that make them,
+and the checks of their fields.
 
-hook/models_compiled.py imports this, and holds tables only. Tests prove both together equal to pydantic: in the
-inputs that they accept, in the values, and in the place of the first error.
+hook/models_compiled.py imports this, and holds tables only. Tests prove both together equal to
+pydantic: in the inputs that they accept, in the values, and in the place of the first error.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ ABSENT = object()  # the value of a field that is not there: no check lets it pa
 
 
 class ValidationError(ValueError):
-    """The first error in the order of the fields, with its place; pydantic's class of this name lists all of them."""
+    """The first error in the order of the fields, with its place;
+    pydantic's class of this name lists all of them.
+    """
 
     def __init__(self, title: str, place: Place, msg: str) -> None:
         super().__init__(title, place, msg)
@@ -45,7 +48,10 @@ class ValidationError(ValueError):
 
 
 class Model:
-    """A record of some form. To make a class for each form would take as long as to load ten functions."""
+    """A record of some form.
+
+    To make a class for each form would take as long as to load ten functions.
+    """
 
     __slots__ = ("__dict__", "_form")
 
@@ -64,15 +70,21 @@ class Model:
         raise ValidationError(self._form.__name__, (name,), "Instance is frozen")
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Model and self._form is other._form and self.__dict__ == other.__dict__
+        return (
+            type(other) is Model and self._form is other._form and self.__dict__ == other.__dict__
+        )
 
     def __hash__(self) -> int:
         return hash(tuple(self.__dict__.values()))
 
 
 def replace(record: RecordT, **fields: object) -> RecordT:
-    """Return a record with some fields changed. Its model validates it, so that no invalid record is written."""
-    form = getattr(record, "_form", type(record))  # in the .pyz a record is of one class, and has its form
+    """Return a record with some fields changed.
+
+    Its model validates it, so that no invalid record is written.
+    """
+    # In the .pyz a record is of one class, and has its form.
+    form = getattr(record, "_form", type(record))
     changed: RecordT = form(**{**dict(record), **fields})  # type: ignore[call-overload]
     return changed
 
@@ -80,9 +92,10 @@ def replace(record: RecordT, **fields: object) -> RecordT:
 class Form:
     """A model, in the role of a class: makes its records, and knows which records are its own.
 
-    It has for each field: the name, the key in the input, the default, and the check. A check is a tuple: one of the
-    functions below, the types whose values are taken unchanged, and the function's arguments. The function gets that
-    tuple, a value, and the title and place for an error.
+    It has for each field: the name, the key in the input, the default, and the check. A check is a
+    tuple: one of the functions below, the types whose values are taken unchanged, and the
+    function's arguments. The function gets that tuple, a value, and the title and place for an
+    error.
     """
 
     __slots__ = ("__name__", "_fields")
@@ -126,14 +139,17 @@ NONE = frozenset((type(None),))
 
 def _plain(value: object) -> object:
     if isinstance(value, dict):
-        return {name: item if type(item) in _LEAVES else _plain(item) for name, item in value.items()}
+        return {
+            name: item if type(item) in _LEAVES else _plain(item) for name, item in value.items()
+        }
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value.model_dump() if isinstance(value, Model) else value
 
 
-# The checks, for values that are not of the plain type of their field. They refuse a value or convert it, such as an
-# integer for a float. They make new lists and dicts, so that records never share a default.
+# The checks, for values that are not of the plain type of their field. They refuse a value
+# or convert it, such as an integer for a float. They make new lists and dicts, so that
+# records never share a default.
 
 
 def check_str(_check: Check, value: object, title: str, place: Place) -> str:
@@ -207,14 +223,20 @@ def check_dict(check: Check, value: object, title: str, place: Place) -> dict[ob
     _, _, of_key, of_item = check
     found: dict[object, object] = {}
     for key, item in value.items():
-        name = key if type(key) in of_key[1] else of_key[0](of_key, key, title, (*place, key, "[key]"))
+        name = (
+            key if type(key) in of_key[1] else of_key[0](of_key, key, title, (*place, key, "[key]"))
+        )
         found[name] = of_item[0](of_item, item, title, (*place, key))
     return found
 
 
 def check_texts(_check: Check, value: object, title: str, place: Place) -> dict[object, object]:
     """A dict from texts to texts, the most frequent kind, checked without a check for each item."""
-    if type(value) is dict and STR.issuperset(map(type, value)) and STR.issuperset(map(type, value.values())):
+    if (
+        type(value) is dict
+        and STR.issuperset(map(type, value))
+        and STR.issuperset(map(type, value.values()))
+    ):
         return value.copy()
     return check_dict((check_dict, (), TEXT, TEXT), value, title, place)
 
@@ -233,7 +255,9 @@ def _part(part: object) -> int | str:
 
 
 def _wrong(value: object, expected: str, title: str, place: Place) -> ValidationError:
-    return ValidationError(title, place, "Field required" if value is ABSENT else f"Input should be {expected}")
+    return ValidationError(
+        title, place, "Field required" if value is ABSENT else f"Input should be {expected}"
+    )
 
 
 def _out_of_bounds(check: Check, title: str, place: Place) -> ValidationError:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words failures, exceptions and names for an operator. The core imports this only after a failure.
 
-Source of what errnos of resctrl mean: Documentation/filesystems/resctrl.rst and fs/resctrl/rdtgroup.c of the kernel.
+Source of what errnos of resctrl mean: Documentation/filesystems/resctrl.rst and
+fs/resctrl/rdtgroup.c of the kernel.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ _SHORT_LENGTH = 12  # of an engine's ID where people read it, as Podman and cric
 
 
 def printable(text: str, *, is_ascii: bool = True) -> str:
-    """Return `text` as one printable line of bounded length, so that no tenant can forge log lines."""
+    """Return `text` as one printable line of bounded length,
+    so that no tenant can forge log lines.
+    """
     short = text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
-    return "".join(c if c.isprintable() and (c <= "~" or not is_ascii) else ascii(c)[1:-1] for c in short)
+    return "".join(
+        c if c.isprintable() and (c <= "~" or not is_ascii) else ascii(c)[1:-1] for c in short
+    )
 
 
 def short_id(container: str) -> str:
@@ -40,17 +45,24 @@ def short_id(container: str) -> str:
     return container[:_SHORT_LENGTH] if names.is_engine_id(container) else container
 
 
-def who(container: str, namespace: str | None = None, pod: str | None = None, name: str | None = None) -> str:
-    """Name a container for people: `namespace/pod container (12 digits of the ID)`, less what is unknown.
+def who(
+    container: str, namespace: str | None = None, pod: str | None = None, name: str | None = None
+) -> str:
+    """Name a container for people: `namespace/pod container (12 digits of the ID)`,
+    less what is unknown.
 
     Podman's pods have no namespace.
     """
     known = [*filter(None, (name_pod(namespace, pod), name))]
-    return printable(" ".join([*known, f"({short_id(container)})"]) if known else short_id(container))
+    return printable(
+        " ".join([*known, f"({short_id(container)})"]) if known else short_id(container)
+    )
 
 
 def name_pod(namespace: str | None, pod: str | None) -> str:
-    """Return `namespace/pod`, or only the name of a pod without a namespace, as Podman's are; or nothing."""
+    """Return `namespace/pod`, or only the name of a pod without a namespace,
+    as Podman's are; or nothing.
+    """
     return f"{namespace}/{pod}" if namespace and pod else pod or ""
 
 
@@ -60,7 +72,9 @@ def errno_name(error: OSError) -> str:
 
 
 def explain_exception(error: Exception) -> str:
-    """Word an exception in one line: a ValidationError by its first error, a system call by its path and errno."""
+    """Word an exception in one line: a ValidationError by its first error,
+    a system call by its path and errno.
+    """
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
@@ -72,7 +86,9 @@ def explain_exception(error: Exception) -> str:
 
 
 def _find_path(error: OSError) -> str | None:
-    """Return the path of a system call that failed, if it has one: it can be bytes, and a descriptor as well."""
+    """Return the path of a system call that failed, if it has one: it can be bytes,
+    and a descriptor as well.
+    """
     path = error.filename
     if isinstance(path, bytes):
         return path.decode("utf-8", "surrogateescape")
@@ -90,8 +106,9 @@ def format_count(number: int, noun: str) -> str:
 class Wording:
     """A failure in an operator's words, which are one line.
 
-    `problem` is what is wrong, `tried` the operation that failed, with its errno, and `hint` what to do about it.
-    `kernel` is `info/last_cmd_status` just after it; the machine has only one, so another process may have caused it.
+    `problem` is what is wrong, `tried` the operation that failed, with its errno, and `hint` what
+    to do about it. `kernel` is `info/last_cmd_status` just after it; the machine has only one, so
+    another process may have caused it.
     """
 
     def __init__(self, problem: str, *, tried: str = "", kernel: str = "", hint: str = "") -> None:
@@ -103,7 +120,9 @@ class Wording:
 
 
 def explain(error: BaseException) -> Wording:
-    """Word a failure of any kind: by its entry in PROBLEMS, by its function, or in the words that it has."""
+    """Word a failure of any kind: by its entry in PROBLEMS, by its function,
+    or in the words that it has.
+    """
     known = as_hook_error("a file could not be read or written", error)
     kind, facts = known.kind, known.facts
     if kind == "system call":
@@ -116,14 +135,19 @@ def explain(error: BaseException) -> Wording:
         facts = {**facts, **_describe_refusal(**facts)}
     if kind == "no directory":
         facts = _describe_obstacle(**facts)
-    texts = {name: explain_exception(fact) if isinstance(fact, Exception) else fact for name, fact in facts.items()}
+    texts = {
+        name: explain_exception(fact) if isinstance(fact, Exception) else fact
+        for name, fact in facts.items()
+    }
     problem, hint = (text.format(**texts) for text in (PROBLEMS[kind], _HINTS.get(kind, "")))
     return Wording(problem, tried=texts.get("tried", ""), kernel=texts.get("kernel", ""), hint=hint)
 
 
 PROBLEMS = {
     "bad ctrl_group": "{name!r} is not a valid name of a ctrl_group",
-    "bad sandbox": "the annotations hold an invalid sandbox ID: {sandbox_id!r}; its own ID is its key",
+    "bad sandbox": (
+        "the annotations hold an invalid sandbox ID: {sandbox_id!r}; its own ID is its key"
+    ),
     "bad state": "{problem}",
     "dropped lines": "too many lines of history wait to be written; dropped: {number}",
     "group gone": "the mon_group was removed again and again while it was being used",
@@ -132,17 +156,23 @@ PROBLEMS = {
     "locked": "timed out waiting for the lock of key {key}",
     "no RMIDs": "no RMID is left for this key",
     "no ctrl_group": "the ctrl_group does not exist (no {parent})",
-    "no directory": "the run directory {path} cannot be used: {obstacle} is {what}, not a directory",
+    "no directory": (
+        "the run directory {path} cannot be used: {obstacle} is {what}, not a directory"
+    ),
     "no process": "the container's process {pid} is gone",
     "not host namespaces": f"no RMID is reclaimed: {system.NOT_HOST_NAMESPACES}",
     "not mounted": "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
     "not rebuilt": "the record of key {key} is not rebuilt yet",
-    "not root's": "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
+    "not root's": (
+        "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}"
+    ),
     "other kind": "the key {key} is on record as that of a {former}",
     "other labels": "job {key} has the labels {known}, not {given}",
     "refused": "the kernel refused an operation on a mon_group",
     "second key": "process {pid} is {member}, a member of key {key}: a process is in one key",
-    "unclear pod": "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",
+    "unclear pod": (
+        "the annotations name no valid pod UID, or several ({found}), and the cgroup names none"
+    ),
     "unknown cgroup": "the cgroup of process {pid} cannot be read, so its pod is unknown",
     "unmounted": "resctrl was unmounted just now",
     "unreadable index": "the index of container {container} cannot be read ({error})",
@@ -150,19 +180,30 @@ PROBLEMS = {
     "unreadable state": "the state of key {key} cannot be read ({error})",
     "unwritten lines": "could not add {what} to {path}",
     WRONG_CTRL_GROUP: "the container's process is in another ctrl_group than the mon_group",
-    "wrong pod": "the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged",
+    "wrong pod": (
+        "the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged"
+    ),
 }
 """What is wrong, by the kind of a failure, with places for its facts."""
 _WITHOUT = "--key=container works without it"
 _HINTS = {
     "bad sandbox": _WITHOUT,
-    "bad state": "a runtime that does not follow the OCI runtime specification, or the hook was started by hand",
+    "bad state": (
+        "a runtime that does not follow the OCI runtime specification, or the hook was started by "
+        "hand"
+    ),
     "group gone": "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent",
-    "job locked": "another run, assign or release of this job holds its lock for longer than --lock-timeout",
-    "limbo": "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy",
+    "job locked": (
+        "another run, assign or release of this job holds its lock for longer than --lock-timeout"
+    ),
+    "limbo": (
+        "they come back as their cache lines go, sooner with a higher "
+        "info/L3_MON/max_threshold_occupancy"
+    ),
     "locked": "another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
     "no RMIDs": (
-        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked"
+        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or "
+        "groups that others leaked"
     ),
     "no ctrl_group": "the class that the container was given must exist before it starts",
     "no directory": "`mv {obstacle} {obstacle}.moved`: the next hook makes the directory",
@@ -170,16 +211,25 @@ _HINTS = {
     "not mounted": "mount -t resctrl resctrl {root}, then reconcile",
     "not rebuilt": "`reconcile` rebuilds it, and tries again",
     "not root's": "run it as root; remove the directory, or make it root's with mode 0755",
-    "other kind": "a job and a container share no key: choose another --key for the job, or release it",
+    "other kind": (
+        "a job and a container share no key: choose another --key for the job, or release it"
+    ),
     "other labels": "give those or none, or use another --key",
     "refused": "{hint}",
     "unclear pod": (
-        f"a pod UID is 36 characters with dashes, or 32 hex digits; a pod's author may have added one; {_WITHOUT}"
+        "a pod UID is 36 characters with dashes, or 32 hex digits; a pod's author may have added "
+        f"one; {_WITHOUT}"
     ),
     "unknown cgroup": "`reconcile` tries again, by the cgroup in the bundle",
-    "unreadable index": "`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json",
+    "unreadable index": (
+        "`reconcile` drops its member once it is dead; the file is "
+        "{run_dir}/members/{container}.json"
+    ),
     "unreadable state": "it is kept for a day as {kept}; `reconcile` rebuilds the key",
-    "unwritten lines": "its directory must exist, be writable and have room; reconcile writes what is kept until then",
+    "unwritten lines": (
+        "its directory must exist, be writable and have room; reconcile writes what is kept until "
+        "then"
+    ),
     "wrong pod": "the pod's author may want to bill that other pod",
 }
 """What to do about it, if there is something."""
@@ -216,8 +266,11 @@ def _describe_obstacle(path: str, **_facts: object) -> dict[str, str]:
 
 
 def _word_system_call(problem: str, error: OSError) -> Wording:
-    path = _find_path(error) or ""  # of a file in the run directory it is relative, or there is none
-    hint = _SYSTEM_HINTS.get(error.errno or 0, "").format(place=path if path[:1] == "/" else "the run directory")
+    # Of a file in the run directory it is relative, or there is none.
+    path = _find_path(error) or ""
+    hint = _SYSTEM_HINTS.get(error.errno or 0, "").format(
+        place=path if path[:1] == "/" else "the run directory"
+    )
     if error.errno in (errno.EACCES, errno.EPERM) and system.user_id() != 0:
         hint = "run it as root"
     return Wording(problem, tried=explain_exception(error), hint=hint)
@@ -233,4 +286,6 @@ def _word_defect(error: BaseException) -> Wording:
         place = f" at {code.co_filename.strip('<>')}:{traceback.tb_lineno} in {code.co_name}"
         traceback = traceback.tb_next
     hint = "a defect of resctrl-mon-hook: please report this line"
-    return Wording(f"unforeseen {type(error).__name__}: {error}", tried=f"the hook itself{place}", hint=hint)
+    return Wording(
+        f"unforeseen {type(error).__name__}: {error}", tried=f"the hook itself{place}", hint=hint
+    )

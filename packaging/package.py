@@ -4,9 +4,10 @@
 
   python3 packaging/package.py FILE [--output DIR] [--check] [deb] [rpm]
 
-Without a kind it makes both. A .deb takes dpkg-deb, and an RPM rpmbuild (in Debian's package rpm). --check:
-lintian and rpmlint have to accept them. Version and architecture are those of the file. The same file gives the same
-bytes wherever and whenever it is packed by the same tools; times are $SOURCE_DATE_EPOCH, or that of the last commit.
+Without a kind it makes both. A .deb takes dpkg-deb, and an RPM rpmbuild (in Debian's package rpm).
+--check: lintian and rpmlint have to accept them. Version and architecture are those of the file.
+The same file gives the same bytes wherever and whenever it is packed by the same tools; times are
+$SOURCE_DATE_EPOCH, or that of the last commit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ NAME = "resctrl-mon-hook"
 MAINTAINER = f"{NAME} maintainers <maintainers@{NAME}.invalid>"
 PROVE = HERE / "prove.sh"  # what the scripts of both do first
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
-SHIPPED = f"usr/lib/{NAME}"  # where the packages have the program, its digest, and the hooks.d files
+# Where the packages have the program, its digest, and the hooks.d files.
+SHIPPED = f"usr/lib/{NAME}"
 HOOKS_D = "usr/share/containers/oci/hooks.d"
 # The names of an architecture in an ELF header (e_machine), for dpkg and for rpm
 ARCHITECTURES = {62: ("amd64", "x86_64"), 183: ("arm64", "aarch64")}
@@ -64,7 +66,10 @@ def source(program: Path) -> Source:
         head = file.read(20)
     architecture = ARCHITECTURES.get(int.from_bytes(head[18:20], "little"))
     if not head.startswith(b"\x7fELF") or architecture is None:
-        raise BuildError(f"{program} is no ELF file for {' or '.join(name for _, name in ARCHITECTURES.values())}")
+        raise BuildError(
+            f"{program} is no ELF file for "
+            f"{' or '.join(name for _, name in ARCHITECTURES.values())}"
+        )
     words = _run([sys.executable, program, "--version"]).split()
     if len(words) != 2 or words[0] != NAME:
         raise BuildError(f"{program} --version prints {' '.join(words)!r}")
@@ -75,7 +80,9 @@ def find_epoch() -> int:
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     try:
-        return int(_run(["git", "-C", ROOT, "-c", f"safe.directory={ROOT}", "log", "-1", "--format=%ct"]))
+        return int(
+            _run(["git", "-C", ROOT, "-c", f"safe.directory={ROOT}", "log", "-1", "--format=%ct"])
+        )
     except BuildError:
         return NO_COMMIT
 
@@ -84,22 +91,30 @@ def find_epoch() -> int:
 
 
 def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
-    """Make a tree with the files of both packages. `zsh`: the directory of its completions in that distribution.
+    """Make a tree with the files of both packages.
 
-    The program is not at its path there: dpkg and rpm would unlink that. The scripts put it into its place, and last
-    the hooks.d files: without a script nothing makes a container need the program.
+    `zsh`: the directory of its completions in that distribution.
+
+    The program is not at its path there: dpkg and rpm would unlink that. The scripts put
+    it into its place, and last the hooks.d files: without a script nothing makes a
+    container need the program.
     """
     _run([sys.executable, what.program, "install", f"--destdir={tree}", "--for=both"])
     (tree / SHIPPED).mkdir()
     shipped = (tree / PROGRAM).rename(tree / SHIPPED / NAME)
     digest = hashlib.sha256(shipped.read_bytes()).hexdigest()
-    _write(tree / SHIPPED / "sha256", f"{digest}  /{PROGRAM}.new\n".encode())  # the scripts check the copy
+    # The scripts check the copy.
+    _write(tree / SHIPPED / "sha256", f"{digest}  /{PROGRAM}.new\n".encode())
     for path in [*(tree / HOOKS_D).iterdir()]:
         path.rename(tree / SHIPPED / path.name)
     # `install`, `doctor` and the chart read the owner of the program from this file
     _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
-    (tree / "etc" / NAME).mkdir(parents=True)  # for the administrator's textfile.conf and metrics.conf
-    _write(tree / f"usr/share/man/man8/{NAME}.8.gz", compress((HERE / "man" / f"{NAME}.8").read_bytes()))
+    # For the administrator's textfile.conf and metrics.conf.
+    (tree / "etc" / NAME).mkdir(parents=True)
+    _write(
+        tree / f"usr/share/man/man8/{NAME}.8.gz",
+        compress((HERE / "man" / f"{NAME}.8").read_bytes()),
+    )
     _write(tree / f"usr/share/doc/{NAME}/history.schema.json", (ROOT / SCHEMA).read_bytes())
     completions = {
         "bash": f"bash-completion/completions/{NAME}",
@@ -107,7 +122,10 @@ def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
         "fish": f"fish/vendor_completions.d/{NAME}.fish",
     }
     for shell, place in completions.items():
-        _write(tree / "usr/share" / place, _run([sys.executable, what.program, "completion", shell]).encode())
+        _write(
+            tree / "usr/share" / place,
+            _run([sys.executable, what.program, "completion", shell]).encode(),
+        )
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -122,7 +140,9 @@ def compress(content: bytes) -> bytes:
 
 def _copyright(what: Source) -> str:
     """All licenses, and the source packages of what is linked in, in Debian's format."""
-    license_text = "\n".join(f" {line.strip() or '.'}" for line in what.read("licenses/CPython").splitlines())
+    license_text = "\n".join(
+        f" {line.strip() or '.'}" for line in what.read("licenses/CPython").splitlines()
+    )
     sources = "\n".join(f"  * {line}" for line in what.read("licenses/sources").splitlines())
     text = (HERE / "copyright").read_text(encoding="utf-8")
     values = {"SOURCES": sources, "VERSION": what.version, "CPYTHON": license_text}
@@ -140,7 +160,12 @@ def _changes(version: str) -> list[str]:
 
 
 def _wrapped(point: str, first: str, other: str) -> str:
-    return textwrap.fill(point, 79, initial_indent=first, subsequent_indent=other, break_on_hyphens=False) + "\n"
+    return (
+        textwrap.fill(
+            point, 79, initial_indent=first, subsequent_indent=other, break_on_hyphens=False
+        )
+        + "\n"
+    )
 
 
 def _filled(template: Path, **values: object) -> str:
@@ -156,7 +181,9 @@ def _filled(template: Path, **values: object) -> str:
 
 
 def deb(what: Source, work: Path) -> Path:
-    """Make a binary package (deb(5)) from our files and control files, by dpkg-deb alone, without debhelper."""
+    """Make a binary package (deb(5)) from our files and control files,
+    by dpkg-deb alone, without debhelper.
+    """
     tree = work / "deb"
     stage(what, tree, "deb", "vendor-completions")
     shutil.rmtree(tree / "var")  # postinst makes it, for root alone
@@ -165,7 +192,11 @@ def deb(what: Source, work: Path) -> Path:
     _write(documents / "copyright", _copyright(what).encode())
     _write(documents / "changelog.gz", compress(_changelog(what).encode()))
     files = {str(path.relative_to(tree)): path for path in sorted(tree.rglob("*"))}
-    sums = [f"{_md5(path)}  {name}\n" for name, path in files.items() if path.is_file() and not path.is_symlink()]
+    sums = [
+        f"{_md5(path)}  {name}\n"
+        for name, path in files.items()
+        if path.is_file() and not path.is_symlink()
+    ]
     size = sum(-(-path.lstat().st_size // 1024) if path.is_file() else 1 for path in files.values())
     built = [line.split() for line in what.read("licenses/sources").splitlines()]
     values = {
@@ -207,7 +238,10 @@ def rpm(what: Source, work: Path) -> Path:
     """Make a binary package by rpmbuild from our spec, the same on each distribution."""
     tree, top = work / "staged", work / "rpmbuild"
     stage(what, tree, "rpm", "site-functions")
-    _write(tree / "usr/lib/systemd/system-preset" / f"80-{NAME}.preset", (HERE / "rpm" / "preset").read_bytes())
+    _write(
+        tree / "usr/lib/systemd/system-preset" / f"80-{NAME}.preset",
+        (HERE / "rpm" / "preset").read_bytes(),
+    )
     licenses = tree / "usr/share/licenses" / NAME
     _write(licenses / "LICENSE", (ROOT / "LICENSE").read_bytes())
     _write(licenses / "LGPL-2.1", what.read("licenses/LGPL-2.1").encode())
@@ -234,7 +268,10 @@ def rpm(what: Source, work: Path) -> Path:
     }
     defines = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]
     spec = HERE / "rpm" / f"{NAME}.spec"
-    _run(["rpmbuild", "-bb", f"--target={what.for_rpm}", *defines, spec], SOURCE_DATE_EPOCH=str(what.epoch))
+    _run(
+        ["rpmbuild", "-bb", f"--target={what.for_rpm}", *defines, spec],
+        SOURCE_DATE_EPOCH=str(what.epoch),
+    )
     (found,) = top.glob(f"RPMS/{what.for_rpm}/*.rpm")
     return found
 
@@ -253,7 +290,13 @@ KINDS = {
         deb,
         "dpkg-deb",
         (
-            *("lintian", "--fail-on=error,warning,info,pedantic", "--display-info", "--pedantic", "--allow-root"),
+            *(
+                "lintian",
+                "--fail-on=error,warning,info,pedantic",
+                "--display-info",
+                "--pedantic",
+                "--allow-root",
+            ),
             # watch and view are optional, and another init can start it by hand as well
             "--suppress-tags=package-supports-alternative-init-but-no-init.d-script",
             # Of the program's path, for as long as dpkg unpacks: see preinst
@@ -265,12 +308,17 @@ KINDS = {
             "--suppress-tags=spelling-error-in-binary,binary-has-unneeded-section",
         ),
     ),
-    "rpm": Kind(rpm, "rpmbuild", ("rpmlint", "--strict", f"--config={HERE / 'rpm' / 'rpmlint.toml'}")),
+    "rpm": Kind(
+        rpm, "rpmbuild", ("rpmlint", "--strict", f"--config={HERE / 'rpm' / 'rpmlint.toml'}")
+    ),
 }
 
 
 def package(program: Path, output: Path, kinds: Iterable[str], *, check: bool) -> list[Path]:
-    """Make the packages and rename them into place; returns their paths. `check`: only if the linters accept them."""
+    """Make the packages and rename them into place; returns their paths.
+
+    `check`: only if the linters accept them.
+    """
     what = source(program)
     output.mkdir(parents=True, exist_ok=True)
     made = []
@@ -307,11 +355,15 @@ def _run(command: Sequence[str | Path], **environment: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path, help="what `python3 build.py native` makes")
     parser.add_argument("kinds", nargs="*", metavar="deb|rpm", help="(default: both)")
     parser.add_argument("--check", action="store_true", help="by lintian and rpmlint")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a directory (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "dist", help="a directory (default: %(default)s)"
+    )
     given = parser.parse_intermixed_args(arguments)
     os.umask(0o022)  # the packages must not depend on the caller's
     if unknown := set(given.kinds) - set(KINDS):

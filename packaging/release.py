@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes all files of a release: `python3 build.py release`.
 
-The same sources, interpreters, compilers and libraries give the same bytes. The times in them are $SOURCE_DATE_EPOCH,
-or that of the last commit.
+The same sources, interpreters, compilers and libraries give the same bytes. The times in them are
+$SOURCE_DATE_EPOCH, or that of the last commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from native import cpython, native
 from pyz import ROOT, BuildError, archive
 
 MACHINES = ("x86_64", "aarch64")
-"""Those of the ELF files. The first one builds: its CPython is trained on it; a cross compiler makes the other."""
+"""Those of the ELF files.
+
+The first one builds: its CPython is trained on it; a cross compiler makes the other.
+"""
 CHART = ROOT / "packaging/kubernetes/chart"
 SBOM = f"{NAME}-{__version__}.spdx.json"
 SUMS = "SHA256SUMS"
@@ -52,13 +55,16 @@ class Contents(NamedTuple):
 
 
 def make(output: Path, pythons: Mapping[str, str]) -> None:
-    """Write a release into a directory, which is emptied first. SHA256SUMS comes last: without it, it is not whole.
+    """Write a release into a directory, which is emptied first.
 
-    `pythons`: the CPythons to compile the .pyz for, and their versions. One that lacks is an error, before anything
-    takes minutes.
+    SHA256SUMS comes last: without it, it is not whole.
+
+    `pythons`: the CPythons to compile the .pyz for, and their versions. One that lacks is an error,
+    before anything takes minutes.
     """
     check_version(
-        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), (CHART / "Chart.yaml").read_text(encoding="utf-8")
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+        (CHART / "Chart.yaml").read_text(encoding="utf-8"),
     )
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
@@ -77,11 +83,20 @@ def make(output: Path, pythons: Mapping[str, str]) -> None:
 
 
 def check_version(changes: str, chart: str) -> None:
-    """Raise BuildError unless the change log has a date for this version, and the chart is of this version."""
-    if not re.search(rf"^## {re.escape(__version__)}, [0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}$", changes, re.MULTILINE):
-        raise BuildError(f"CHANGELOG.md has no `## {__version__}, YYYY-MM-DD`: write the date of the release there")
+    """Raise BuildError unless the change log has a date for this version,
+    and the chart is of this version.
+    """
+    if not re.search(
+        rf"^## {re.escape(__version__)}, [0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}$", changes, re.MULTILINE
+    ):
+        raise BuildError(
+            f"CHANGELOG.md has no `## {__version__}, YYYY-MM-DD`: write the date of the release "
+            "there"
+        )
     if re.findall(r"^(?:version|appVersion): (.+)$", chart, re.MULTILINE) != [__version__] * 2:
-        raise BuildError(f"Chart.yaml: version and appVersion must be {__version__}, as in hook/__init__.py")
+        raise BuildError(
+            f"Chart.yaml: version and appVersion must be {__version__}, as in hook/__init__.py"
+        )
 
 
 def digest(path: Path) -> str:
@@ -99,12 +114,15 @@ def sum_up(directory: Path) -> str:
 
 
 def pack_chart(chart: Path, output: Path, epoch: int) -> Path:
-    """Make the archive of a chart, as `helm package` lays it out: all files below a directory of the chart's name.
+    """Make the archive of a chart, as `helm package` lays it out:
+    all files below a directory of the chart's name.
 
     Helm itself writes the time at which it packs.
     """
     lines = (chart / "Chart.yaml").read_text(encoding="utf-8").splitlines()
-    name, version = (line.partition(": ")[2] for line in lines if line.startswith(("name: ", "version: ")))
+    name, version = (
+        line.partition(": ")[2] for line in lines if line.startswith(("name: ", "version: "))
+    )
     data = BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.USTAR_FORMAT) as file:
         for path in sorted(chart.rglob("*")):
@@ -126,19 +144,27 @@ def read_libraries(program: Path) -> list[Library]:
         lines = file.read("licenses/sources").decode().splitlines()
     libraries = [Library(*line.split()) for line in lines]
     if unknown := {library.name for library in libraries} ^ {*LICENSES}:
-        raise BuildError(f"{program}: the license of {', '.join(sorted(unknown))} is not known, or it is missing")
+        raise BuildError(
+            f"{program}: the license of {', '.join(sorted(unknown))} is not known, or it is missing"
+        )
     return libraries
 
 
-def describe(digests: Mapping[str, str], contents: Mapping[str, Contents], epoch: int) -> dict[str, object]:
+def describe(
+    digests: Mapping[str, str], contents: Mapping[str, Contents], epoch: int
+) -> dict[str, object]:
     """Return the bill of materials: a document of SPDX 2.3. `digests`: the SHA-256 of each file."""
     libraries = sorted({library for parts in contents.values() for library in parts.libraries})
     document = "SPDXRef-DOCUMENT"
     relations = [(document, "DESCRIBES", _identify(name)) for name in contents]
     for name, parts in contents.items():
-        relations += [(_identify(name), "STATIC_LINK", _identify(*library)) for library in parts.libraries]
+        relations += [
+            (_identify(name), "STATIC_LINK", _identify(*library)) for library in parts.libraries
+        ]
         relations += [(_identify(name), "CONTAINS", _identify(parts.file))] if parts.file else []
-    whole = hashlib.sha256("".join(f"{digests[name]}  {name}\n" for name in sorted(digests)).encode()).hexdigest()
+    whole = hashlib.sha256(
+        "".join(f"{digests[name]}  {name}\n" for name in sorted(digests)).encode()
+    ).hexdigest()
     return {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -166,7 +192,9 @@ def _describe_file(name: str, sha256: str, contents: Mapping[str, Contents]) -> 
     libraries = contents[parts.file].libraries if parts.file else parts.libraries
     return {
         **_describe(_identify(name), name, __version__, OUR_LICENSE),
-        "licenseConcluded": " AND ".join([OUR_LICENSE, *(LICENSES[library.name] for library in libraries)]),
+        "licenseConcluded": " AND ".join(
+            [OUR_LICENSE, *(LICENSES[library.name] for library in libraries)]
+        ),
         "supplier": OURSELVES,
         "downloadLocation": "NOASSERTION",
         "packageFileName": name,
@@ -181,9 +209,14 @@ def _describe_library(library: Library) -> dict[str, object]:
     return {
         **_describe(_identify(*library), name, version, LICENSES[name]),
         "supplier": "Organization: Debian",
-        "downloadLocation": f"https://snapshot.debian.org/package/{name}/{version}/",  # it keeps all versions
+        # It keeps all versions.
+        "downloadLocation": f"https://snapshot.debian.org/package/{name}/{version}/",
         "externalRefs": [
-            {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}
+            {
+                "referenceCategory": "PACKAGE-MANAGER",
+                "referenceType": "purl",
+                "referenceLocator": locator,
+            }
         ],
     }
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests import the packages of packaging/, as build.py does: how the program is made, and what fetches things."""
+"""The tests import the packages of packaging/, as build.py does: how the program is made,
+and what fetches things.
+"""
 
 import sys
 from pathlib import Path

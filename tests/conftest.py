@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiers: what a test needs is said by the directory that it lies in, and one that did not run is never just green.
+"""Tiers: what a test needs is said by the directory that it lies in,
+and one that did not run is never just green.
 
 Each test carries the marker `tier(name=...)`, so that -m 'tier(name="unit")' selects one. With
-`--require fuse,podman,containerd,jobs,fleet,packages,kernel` (the default where CI is set) a skip in those tiers is
-a failure. CI has no cluster, so the tier `cluster` is skipped there, and says so.
+`--require fuse,podman,containerd,jobs,fleet,packages,kernel` (the default where CI is set) a skip
+in those tiers is a failure. CI has no cluster, so the tier `cluster` is skipped there, and says so.
 
-`--form=native` runs the black-box tests on the ELF file instead of the .pyz. A test that is of one form, marked
-`form(name)`, is left out of the other's run; one whose result may depend on the form is marked `both_forms`.
+`--form=native` runs the black-box tests on the ELF file instead of the .pyz. A test that is of
+one form, marked `form(name)`, is left out of the other's run; one whose result may depend on the
+form is marked `both_forms`.
 """
 
 from __future__ import annotations
@@ -33,24 +35,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--require",
         default=default,
         metavar="TIERS",
-        help=f"tiers in which a skip is a failure, of {','.join(TIERS)} (default: {REQUIRED_IN_CI} where CI is set)",
+        help=(
+            f"tiers in which a skip is a failure, of {','.join(TIERS)} (default: {REQUIRED_IN_CI} "
+            "where CI is set)"
+        ),
     )
     parser.addoption(
         "--form",
         choices=sorted(FORMS),
         default=os.environ.get(FORM, "pyz"),
-        help="the form of the program that black-box tests run: the .pyz (default), or the ELF file",
+        help=(
+            "the form of the program that black-box tests run: the .pyz (default), or the ELF file"
+        ),
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", provision.find_scratch())
-    config.addinivalue_line("markers", "tier(name): what the test needs, by its directory in tests/")
-    config.addinivalue_line("markers", "form(name): the one form of the program that the test is about")
-    config.addinivalue_line("markers", "both_forms: `build.py test --all` runs the test on both forms of the program")
+    config.addinivalue_line(
+        "markers", "tier(name): what the test needs, by its directory in tests/"
+    )
+    config.addinivalue_line(
+        "markers", "form(name): the one form of the program that the test is about"
+    )
+    config.addinivalue_line(
+        "markers", "both_forms: `build.py test --all` runs the test on both forms of the program"
+    )
     unknown = sorted(set(_required(config)) - set(TIERS))
     if unknown:
-        raise pytest.UsageError(f"--require: no such tier: {', '.join(unknown)} (there are {', '.join(TIERS)})")
+        raise pytest.UsageError(
+            f"--require: no such tier: {', '.join(unknown)} (there are {', '.join(TIERS)})"
+        )
     form: str = config.getoption("--form")
     os.environ[FORM] = form  # for the processes and guests of the tests, too
     if form != "pyz" and not shipped().exists():
@@ -74,13 +89,16 @@ def _form(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _broken_promises(
-        session.config
-    ):
+    if session.exitstatus in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.NO_TESTS_COLLECTED,
+    ) and _broken_promises(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """A line for each tier. pytest names what failed after this."""
     terminalreporter.section("tiers")
     for tier in TIERS:
@@ -93,7 +111,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_terminal_summary")
-def pytest_summary_of_required(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[None]:
+def pytest_summary_of_required(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Iterator[None]:
     """Name the required tiers that were skipped, after the names of the tests that failed."""
     yield
     for line in _broken_promises(config):
@@ -108,11 +128,18 @@ def _required(config: pytest.Config) -> list[str]:
 def _broken_promises(config: pytest.Config) -> list[str]:
     """A line for each required tier in which a test was skipped."""
     skipped = Counter({tier: len(_reports(config, tier, "skipped")) for tier in _required(config)})
-    return [f"REQUIRED: {tier}: {skipped[tier]} skipped, and --require allows no skip there" for tier in +skipped]
+    return [
+        f"REQUIRED: {tier}: {skipped[tier]} skipped, and --require allows no skip there"
+        for tier in +skipped
+    ]
 
 
-def _reports(config: pytest.Config, tier: str, *outcomes: str) -> list[pytest.TestReport | pytest.CollectReport]:
-    """By node ID, since a module that is skipped or broken as a whole has no item, and so no marker."""
+def _reports(
+    config: pytest.Config, tier: str, *outcomes: str
+) -> list[pytest.TestReport | pytest.CollectReport]:
+    """By node ID, since a module that is skipped or broken as a whole has
+    no item, and so no marker.
+    """
     reporter: pytest.TerminalReporter | None = config.pluginmanager.getplugin("terminalreporter")
     stats = reporter.stats if reporter else {}
     reports = (report for outcome in outcomes for report in stats.get(outcome, []))

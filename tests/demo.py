@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the hook does, on containers, in a few seconds: `python3 build.py demo`.
 
-Two pods of two containers each, and one container without a pod: groups, members and tasks as they come and go. Where
-no container can be run, the same happens in the simulator of the tests.
+Two pods of two containers each, and one container without a pod: groups, members and tasks as they
+come and go. Where no container can be run, the same happens in the simulator of the tests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ PODS = ("shop", "batch")
 PARTS = ("groups", "locks", "members", "unmonitored")
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
 IN_COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-SHOWN = "Each container's first process was in its group before its first instruction; nothing is left."
+SHOWN = (
+    "Each container's first process was in its group before its first instruction; nothing is left."
+)
 NOT_SHOWN = """\
 Not shown, since this was the simulator: that a runtime calls the hook, that a container's first process is in its group
 before its first instruction, the RMID of a group. To see them, run `sudo python3 build.py demo` where there is
@@ -51,7 +53,10 @@ class Container:
 
 
 class RealStage:
-    """Containers of runc, on the FUSE model of resctrl. Its methods are what the story asks of a machine."""
+    """Containers of runc, on the FUSE model of resctrl.
+
+    Its methods are what the story asks of a machine.
+    """
 
     def __init__(self, lab: Lab, run_dir: Path, model: Mounted) -> None:
         self.root = str(model.root)
@@ -89,17 +94,35 @@ class RealStage:
         return f"RMID {self._model.groups()[f'/mon_groups/{group}']['rmid']}"
 
     def tell_life(self, container: Container) -> str | None:
-        """Return how the container's first process came into its group, or None if it came too late."""
+        """Return how the container's first process came into its group,
+        or None if it came too late.
+        """
         init, _, _ = self._running[container.name]
-        moves = [process for event in self._model.events() if event.op == "tasks" for process in event.pids]
-        moved = [process for process in moves if (process.pid, process.starttime) == (init.pid, init.starttime)]
+        moves = [
+            process
+            for event in self._model.events()
+            if event.op == "tasks"
+            for process in event.pids
+        ]
+        moved = [
+            process
+            for process in moves
+            if (process.pid, process.starttime) == (init.pid, init.starttime)
+        ]
         if len(moved) != 1 or moved[0].cmdline[-1:] != ["init"]:
             return None
-        return f"put in as {styled(str(moved[0].comm), 'green')}, runs {look(init.pid).cmdline[0]} now"
+        return (
+            f"put in as {styled(str(moved[0].comm), 'green')}, runs {look(init.pid).cmdline[0]} now"
+        )
 
     def list_left(self) -> list[str]:
         """Return the files of the run directory that must not be left."""
-        return [str(path) for part in PARTS for path in (self._run_dir / part).glob("*") if not is_completed(path)]
+        return [
+            str(path)
+            for part in PARTS
+            for path in (self._run_dir / part).glob("*")
+            if not is_completed(path)
+        ]
 
 
 class SimulatedStage:
@@ -122,7 +145,9 @@ class SimulatedStage:
     def start(self, name: str, uid: str) -> Container:
         # In the simulator a container's number says which pod it is in
         first = 4 * self.uids.index(uid) + 1 if uid else 9
-        self._numbers[name] = first + sum(number in range(first, first + 4) for number in self._numbers.values())
+        self._numbers[name] = first + sum(
+            number in range(first, first + 4) for number in self._numbers.values()
+        )
         self._node.take(f"c{self._numbers[name]}")
         life = self._node.find(self._numbers[name])
         return Container(name, life.key, life.id, life.pid)
@@ -170,7 +195,9 @@ class Story:
             self.start(f"{pod}-helper", uid, f"pod {pod}")
         self.start(ALONE, "", "container")
         self.show(expected=3)
-        self.scene("shop-app ends: its group stays, with the same RMID, for the pod's other container")
+        self.scene(
+            "shop-app ends: its group stays, with the same RMID, for the pod's other container"
+        )
         self.end("shop-app")
         self.show(expected=3)
         self.scene("batch-app and batch-helper are killed: the last one takes the group along")
@@ -182,7 +209,10 @@ class Story:
         left = self.stage.list_left()
         self.check(not left, f"files that are left: {left}")
         if not left:
-            print("  the run directory has no group, member, lock or failure on record, but what the pods used")
+            print(
+                "  the run directory has no group, member, lock or failure on record, but what "
+                "the pods used"
+            )
         return not self.failed
 
     def scene(self, title: str) -> None:
@@ -197,7 +227,9 @@ class Story:
             self.stage.end(self.containers.pop(name), by_signal=by_signal)
 
     def show(self, expected: int) -> None:
-        """Every group with its tasks, and whose they are; complains about what is not as it should be."""
+        """Every group with its tasks, and whose they are;
+        complains about what is not as it should be.
+        """
         there = self.stage.groups()
         for key in self.keys:
             if PREFIX + key in there:
@@ -206,8 +238,12 @@ class Story:
             print(f"  {self.stage.root}/mon_groups has no group of ours")
         self.check(len(there) == expected, f"{len(there)} groups, not {expected}")
         for container in self.containers.values():
-            inside = PREFIX + container.key in there and container.pid in self.stage.tasks(PREFIX + container.key)
-            self.check(inside, f"{container.name} (pid {container.pid}) is not in the group of its key")
+            inside = PREFIX + container.key in there and container.pid in self.stage.tasks(
+                PREFIX + container.key
+            )
+            self.check(
+                inside, f"{container.name} (pid {container.pid}) is not in the group of its key"
+            )
 
     def show_group(self, key: str) -> None:
         group = PREFIX + key
@@ -219,10 +255,16 @@ class Story:
             self.check(container is not None, f"{container_id[:12]} is a member and should not be")
             if container is not None:
                 life = self.stage.tell_life(container)
-                self.check(life is not None, f"pid {container.pid} was not put in as the runtime's init")
-                print(f"    {container.name:<13} {container_id[:12]:<13} pid {container.pid}, {life}")
+                self.check(
+                    life is not None, f"pid {container.pid} was not put in as the runtime's init"
+                )
+                print(
+                    f"    {container.name:<13} {container_id[:12]:<13} pid {container.pid}, {life}"
+                )
         strangers = self.stage.tasks(group) - {container.pid for container in members.values()}
-        self.check(not strangers, f"tasks in it that are no container's first process: {sorted(strangers)}")
+        self.check(
+            not strangers, f"tasks in it that are no container's first process: {sorted(strangers)}"
+        )
 
     def check(self, good: bool, complaint: str) -> None:
         if not good:
@@ -258,7 +300,10 @@ def main(arguments: Sequence[str]) -> int:
         if reason is None:
             good, end = play(), SHOWN
         else:
-            print(f"No container can be run here ({reason}), so this is the hook in the simulator of its tests")
+            print(
+                f"No container can be run here ({reason}), so this is the hook in the simulator "
+                "of its tests"
+            )
             good, end = simulate(), NOT_SHOWN
     except KeyboardInterrupt:
         return 130

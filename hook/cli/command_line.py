@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the command line of a person: --help, --version and the commands.
 
-All of it follows from the tables of options.py and verbs.py. A container's start never imports this. The
-exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile`, `view --once` or
-`uninstall` leaves work. Those of `run`, `assign` and `release` are in verbs.JOB_STATUSES; 126 and 127 are those of a
-shell.
+All of it follows from the tables of options.py and verbs.py. A container's start never imports
+this. The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or
+`reconcile`, `view --once` or `uninstall` leaves work. Those of `run`, `assign` and `release` are in
+verbs.JOB_STATUSES; 126 and 127 are those of a shell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from typing import NoReturn
 
 from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS, make_row
-from hook.cli.verbs import HOOK, JOB_STATUSES, OF_JOBS, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
+from hook.cli.verbs import (
+    HOOK,
+    JOB_STATUSES,
+    OF_JOBS,
+    VERBS,
+    WRITERS,
+    Ended,
+    Request,
+    Usage,
+    Verb,
+    limit_time,
+)
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse
 from hook.errors import as_hook_error
 from hook.models import Options
@@ -34,7 +45,9 @@ gettext.find = lambda *_args, **_options: None  # type: ignore[assignment]
 
 
 def main(arguments: list[str], began: float | None = None) -> int:
-    """Run a command line. An unknown command with an OCI state on stdin is a misspelt hook, and exits 0.
+    """Run a command line.
+
+    An unknown command with an OCI state on stdin is a misspelt hook, and exits 0.
 
     The time limit of a command counts from when the program `began` (system.monotonic).
     """
@@ -67,7 +80,9 @@ def _suggest(name: str) -> str:
     """Return a question with the command that a misspelt name looks like, or nothing."""
     from difflib import get_close_matches
 
-    return "".join(f" (did you mean {word}?)" for word in get_close_matches(name, [*VERBS, *STAGES, *_HELP], 1))
+    return "".join(
+        f" (did you mean {word}?)" for word in get_close_matches(name, [*VERBS, *STAGES, *_HELP], 1)
+    )
 
 
 def _is_called_by_runtime() -> bool:
@@ -84,9 +99,11 @@ def _run_command(name: str, words: list[str], began: float) -> int:
 
 
 def _report(name: str, call: Callable[[], int], executes: Sequence[str] = ()) -> int:
-    """Make a call, of this command if any, and return the exit status: 2, with a line on stderr, for each exception.
+    """Make a call, of this command if any, and return the exit status: 2,
+    with a line on stderr, for each exception.
 
-    After an exception this `executes` the command of `run`, if there is one, unless a user has interrupted the call.
+    After an exception this `executes` the command of `run`, if there is one,
+    unless a user has interrupted the call.
     """
     status = 2
     try:
@@ -98,20 +115,29 @@ def _report(name: str, call: Callable[[], int], executes: Sequence[str] = ()) ->
     except Usage as error:
         problems = [str(error)]
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
-        if isinstance(error, BrokenPipeError) and not executes:  # the reader ended, for example `head`
+        # The reader ended, for example `head`.
+        if isinstance(error, BrokenPipeError) and not executes:
             return 0
         failure = as_hook_error("cannot read or write a file", error)
-        problems = getattr(error, "problems", [str(explain(failure))])  # install's Refused has several
+        # Install's Refused has several.
+        problems = getattr(error, "problems", [str(explain(failure))])
         status = JOB_STATUSES.get(failure.reason, 2) if name and VERBS[name].defaults else 2
     for problem in problems:
-        report.write_line(f"{problem}; {command.RUNS}" if executes else problem, to_syslog=bool(executes))
+        report.write_line(
+            f"{problem}; {command.RUNS}" if executes else problem, to_syslog=bool(executes)
+        )
     return command.start([*executes]) if executes else status
 
 
-def _run_in_time(name: str, verb: Verb, given: argparse.Namespace, request: Request, began: float) -> int:
+def _run_in_time(
+    name: str, verb: Verb, given: argparse.Namespace, request: Request, began: float
+) -> int:
     def run() -> int:
         has_options = name not in WRITERS and "run_dir" in verb.options
-        return verb.run(given, _add_options_of_files(name, given, request) if has_options else request) or 0
+        return (
+            verb.run(given, _add_options_of_files(name, given, request) if has_options else request)
+            or 0
+        )
 
     is_service = getattr(given, "listen", None) is not None or getattr(given, "follow", False)
     if verb.limit is None or is_service:
@@ -127,8 +153,9 @@ def _run_in_time(name: str, verb: Verb, given: argparse.Namespace, request: Requ
 def _add_options_of_files(name: str, given: argparse.Namespace, request: Request) -> Request:
     """Add the options of the hook that are in the hooks.d files, and not on the command line.
 
-    A job takes only OF_JOBS from there. It has a history if its run directory is the default one, or the hooks'.
-    This prints a warning for each option that this command would take from there, and cannot.
+    A job takes only OF_JOBS from there. It has a history if its run directory is the
+    default one, or the hooks'. This prints a warning for each option that this command
+    would take from there, and cannot.
     """
 
     def list_specs() -> list[str]:
@@ -139,7 +166,10 @@ def _add_options_of_files(name: str, given: argparse.Namespace, request: Request
     values, problems = hooksd.read_options(directories, list_specs)
     verb = VERBS[name]
     if verb.defaults:
-        values = {**verb.defaults, **{option: values[option] for option in OF_JOBS if option in values}}
+        values = {
+            **verb.defaults,
+            **{option: values[option] for option in OF_JOBS if option in values},
+        }
         if request.hook.run_dir not in (Options().run_dir, values.get("run_dir")):
             del values["history"]
     taken = OF_JOBS if verb.defaults else verb.options
@@ -156,9 +186,13 @@ def _add_options_of_files(name: str, given: argparse.Namespace, request: Request
 class _Parser(argparse.ArgumentParser):
     """A parser of a command. Raises Usage."""
 
-    def __init__(self, name: str, purpose: str, usage: str | None = None, epilog: str | None = None) -> None:
+    def __init__(
+        self, name: str, purpose: str, usage: str | None = None, epilog: str | None = None
+    ) -> None:
         form = argparse.RawDescriptionHelpFormatter
-        super().__init__(f"{_NAME} {name}", usage, purpose, epilog, formatter_class=form, allow_abbrev=False)
+        super().__init__(
+            f"{_NAME} {name}", usage, purpose, epilog, formatter_class=form, allow_abbrev=False
+        )
         self.problems: list[str] = []
 
     def error(self, message: str) -> NoReturn:
@@ -169,7 +203,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser(name: str) -> _Parser:
-    """Make the parser of a command line: of the command's own arguments, and of those that it shares with others."""
+    """Make the parser of a command line: of the command's own arguments,
+    and of those that it shares with others.
+    """
     verb, own = VERBS[name], ARGUMENTS[name]
     call, _, why = own.example.rpartition(": ")
     parser = _Parser(name, own.purpose, epilog=f"example:\n  {_NAME} {call}\n      {why}")
@@ -180,9 +216,12 @@ def make_parser(name: str) -> _Parser:
 
 
 def parse_command(name: str, words: list[str]) -> tuple[argparse.Namespace, Request]:
-    """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage.
+    """Parse a command line: the command's own arguments, and what it shares with others.
 
-    Where a command of `run` runs whatever is wrong, this says what is wrong, and goes on without it.
+    Raises Usage.
+
+    Where a command of `run` runs whatever is wrong, this says what is wrong,
+    and goes on without it.
     """
     verb, parser = VERBS[name], make_parser(name)
     words, executed = command.split_words(words) if name == "run" else (words, [])
@@ -201,7 +240,10 @@ def parse_command(name: str, words: list[str]) -> tuple[argparse.Namespace, Requ
         parser.error("; ".join(problems))
     for problem in problems:
         report.write_line(f"run: ignored: {problem[:300]}", to_syslog=False)
-    valid = {option: [word for word in getattr(given, option) if not complaints[word]] for option in taken}
+    valid = {
+        option: [word for word in getattr(given, option) if not complaints[word]]
+        for option in taken
+    }
     of_hook = {option: found for option, found in valid.items() if found}
     return given, Request(parse([*chain.from_iterable(of_hook.values())])[0], of_hook, is_json)
 
@@ -227,16 +269,21 @@ list, show, top, history, metrics and doctor change nothing. The exit status is
 
 
 def find_help(name: str) -> str | None:
-    """Return the help about a command or stage, or without a name about the program, which fits 24 lines.
+    """Return the help about a command or stage, or without a name about the program,
+    which fits 24 lines.
 
     The result is None if the name is neither.
     """
     if name in STAGES:
-        parser = _Parser(name, _HOOK, usage=f"{_NAME} hook|createRuntime|poststop [OPTION...] < OCI-STATE")
+        parser = _Parser(
+            name, _HOOK, usage=f"{_NAME} hook|createRuntime|poststop [OPTION...] < OCI-STATE"
+        )
         for words, row in map(make_row, HOOK):
             parser.add_argument(*words, **row)
         return parser.format_help()
     if name in VERBS:
         return make_parser(name).format_help()
     commands = [f"  {command:<18} {ARGUMENTS[command].purpose}" for command in VERBS]
-    return None if name else "\n".join([f"usage: {_NAME} COMMAND [ARGUMENT...]", "", *commands, _TAIL])
+    return (
+        None if name else "\n".join([f"usage: {_NAME} COMMAND [ARGUMENT...]", "", *commands, _TAIL])
+    )

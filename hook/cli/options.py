@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of the commands, as rows for argparse: parsing, --help and the completions of shells follow from them.
+"""The arguments of the commands, as rows for argparse: parsing,
+--help and the completions of shells follow from them.
 
-The type of an argument is the function that reads its text. Those of the hook are read by `entry.parse`, and have their
-types and defaults from the model `Options`: here they are only described.
+The type of an argument is the function that reads its text. Those of the hook are
+read by `entry.parse`, and have their types and defaults from the model `Options`:
+here they are only described.
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ _MOST = 999_999_999
 
 
 class Take(argparse.Action):
-    """Reads the text of an option by the function `const`. What is wrong with it is added to the parser's problems.
+    """Reads the text of an option by the function `const`.
+
+    What is wrong with it is added to the parser's problems.
 
     With a list or dict as its default the option may be repeated.
     """
 
-    def __call__(self, parser: Any, namespace: object, text: Any, _option: str | None = None) -> None:  # noqa: ANN401
+    def __call__(
+        self, parser: Any, namespace: object, text: Any, _option: str | None = None
+    ) -> None:  # noqa: ANN401
         former = getattr(namespace, self.dest)
         if text == []:  # argparse takes `--` away from --option=-- before Python 3.13
             text = "--"
@@ -41,7 +47,9 @@ class Take(argparse.Action):
         except ValueError as error:
             parser.problems.append(f"{self.option_strings[0]}: {error}")
         else:
-            setattr(namespace, self.dest, [*former, value] if isinstance(self.default, list) else value)
+            setattr(
+                namespace, self.dest, [*former, value] if isinstance(self.default, list) else value
+            )
 
 
 # --- What reads a text. Raises ValueError
@@ -77,8 +85,12 @@ _DIRECTORY = partial(_check, names.check_directory)
 # --- Rows
 
 
-def _option(word: str, value: str, meaning: str, default: Any = None, read: Any = str, **more: Any) -> Row:  # noqa: ANN401
-    """Make an option; `value` is the placeholder of its value in the help, the words that it may be, or both."""
+def _option(
+    word: str, value: str, meaning: str, default: Any = None, read: Any = str, **more: Any
+) -> Row:  # noqa: ANN401
+    """Make an option; `value` is the placeholder of its value in the help,
+    the words that it may be, or both.
+    """
     if "|" in value:
         placeholder, _, words = value.rpartition(":")
         value, more["choices"] = placeholder or words, words.split("|")
@@ -106,18 +118,31 @@ def _word(name: str, value: str, meaning: str, **more: Any) -> Row:  # noqa: ANN
 
 _ADOPT = _flag("--adopt", "also monitor containers that run without ever having been hooked")
 _DESTDIR = _option(
-    "--destdir", "DIR", "put all files below this directory, for example to make an image (default: /)", read=_DIRECTORY
+    "--destdir",
+    "DIR",
+    "put all files below this directory, for example to make an image (default: /)",
+    read=_DIRECTORY,
 )
 _DRY_RUN = _flag("--dry-run", "print what would be done, and change nothing")
-_FORCE = _flag("--force", "also where files belong to a package, to the chart or to a MachineConfig")
-_HOOKS_DIR = _option("--hooks-dir", "DIR", "the directory for hooks.d files (default: by --prefix)", read=_DIRECTORY)
+_FORCE = _flag(
+    "--force", "also where files belong to a package, to the chart or to a MachineConfig"
+)
+_HOOKS_DIR = _option(
+    "--hooks-dir", "DIR", "the directory for hooks.d files (default: by --prefix)", read=_DIRECTORY
+)
 _JOB = _option("--key", "NAME", "the job's name")
 _LABEL = _option(
-    "--label", "NAME=VALUE", "a label of the job, for the bill: eight at most (repeatable)", {}, _read_label
+    "--label",
+    "NAME=VALUE",
+    "a label of the job, for the bill: eight at most (repeatable)",
+    {},
+    _read_label,
 )
 _NAMESPACE = _option("--namespace", "NS", "only pods of this namespace (repeatable)", [])
 _OUTPUT = _option(
-    "--output", "FORM:wide|json", "wide: all columns and counters, nothing cut; json: as --json. Short: -o"
+    "--output",
+    "FORM:wide|json",
+    "wide: all columns and counters, nothing cut; json: as --json. Short: -o",
 )
 _PREFIX = _option(
     "--prefix",
@@ -128,7 +153,9 @@ _PREFIX = _option(
 
 
 class Arguments(NamedTuple):
-    """A command's purpose and example, for the help, and the arguments that it does not share with others."""
+    """A command's purpose and example, for the help,
+    and the arguments that it does not share with others.
+    """
 
     purpose: str
     example: str
@@ -138,7 +165,8 @@ class Arguments(NamedTuple):
 ARGUMENTS = {
     "list": Arguments(
         "show keys, containers that are not monitored, RMIDs",
-        "list --namespace=shop --sort=traffic --limit=20: show the 20 pods of shop with the most memory traffic",
+        "list --namespace=shop --sort=traffic --limit=20: show the 20 pods of shop with the most "
+        "memory traffic",
         (
             _word(
                 "what",
@@ -151,10 +179,16 @@ ARGUMENTS = {
             _option(
                 "--state",
                 "STATE:live|taken|missing|recovering|lingering|completed",
-                "only keys in this state: live, taken, missing, recovering, lingering, completed (repeatable)",
+                "only keys in this state: live, taken, missing, recovering, lingering, completed "
+                "(repeatable)",
                 [],
             ),
-            _option("--sort", "BY:energy|traffic|age|name", "most energy or traffic, age, or name", "energy"),
+            _option(
+                "--sort",
+                "BY:energy|traffic|age|name",
+                "most energy or traffic, age, or name",
+                "energy",
+            ),
             _option("--limit", "N", "no more keys than this many", read=_COUNT),
             _OUTPUT,
         ),
@@ -163,7 +197,11 @@ ARGUMENTS = {
         "show one key: its use, containers, life",
         "show shop/web-7c9f: show the pod of shop whose name begins so",
         (
-            _word("key", "KEY", "a key, `namespace/pod`, pod, container's ID or name, or how one begins"),
+            _word(
+                "key",
+                "KEY",
+                "a key, `namespace/pod`, pod, container's ID or name, or how one begins",
+            ),
             _option("--output", "FORM", "json: as --json. Short: -o", choices=("json",)),
         ),
     ),
@@ -171,26 +209,54 @@ ARGUMENTS = {
         "show current usage, a table each interval",
         "top --interval=10 --count=6: print the usage for a minute",
         (
-            _option("--interval", "SECONDS", "time between two tables", 2.0, partial(_read_number, 0.0, 0.001, 86400)),
-            _option("--count", "N", "end after this many tables (default: on a terminal none, else 1)", read=_COUNT),
+            _option(
+                "--interval",
+                "SECONDS",
+                "time between two tables",
+                2.0,
+                partial(_read_number, 0.0, 0.001, 86400),
+            ),
+            _option(
+                "--count",
+                "N",
+                "end after this many tables (default: on a terminal none, else 1)",
+                read=_COUNT,
+            ),
             _NAMESPACE,
-            _option("--sort", "BY:energy|traffic|cache|name", "most energy, traffic, cache, or name", "energy"),
+            _option(
+                "--sort",
+                "BY:energy|traffic|cache|name",
+                "most energy, traffic, cache, or name",
+                "energy",
+            ),
             _OUTPUT,
         ),
     ),
     "history": Arguments(
         "show what containers used that have ended",
-        "history --since=yesterday --sort=energy --limit=5: show the 5 jobs since yesterday that used the most energy",
+        "history --since=yesterday --sort=energy --limit=5: show the 5 jobs since yesterday that "
+        "used the most energy",
         (
-            _word("name", "NAME", "only this key, `namespace/pod`, pod, container or ID", nargs="*"),
+            _word(
+                "name", "NAME", "only this key, `namespace/pod`, pod, container or ID", nargs="*"
+            ),
             _option(
                 "--since",
                 "TIME",
-                "only what ended since: 90s, 15m, 12h, 7d or 2w ago, today, yesterday, `last night` (18:00 to 8:00), "
+                "only what ended since: 90s, 15m, 12h, 7d or 2w ago, today, yesterday, `last "
+                "night` (18:00 to 8:00), "
                 "a date (2026-11-24) or a time (2026-11-24T18:30), in local time or with a zone",
             ),
-            _option("--until", "TIME", "only what ended before, or by the end of that day or night"),
-            _option("--label", "NAME=VALUE", "only jobs with all these labels (repeatable)", {}, _read_label),
+            _option(
+                "--until", "TIME", "only what ended before, or by the end of that day or night"
+            ),
+            _option(
+                "--label",
+                "NAME=VALUE",
+                "only jobs with all these labels (repeatable)",
+                {},
+                _read_label,
+            ),
             _option(
                 "--by",
                 "NAME",
@@ -202,25 +268,46 @@ ARGUMENTS = {
                 "BY:energy|traffic|start",
                 "most energy or traffic, or latest start (default: as they ended; sums by name)",
             ),
-            _option("--limit", "N", "no more rows than this many; without --sort the last ones", read=_COUNT),
+            _option(
+                "--limit",
+                "N",
+                "no more rows than this many; without --sort the last ones",
+                read=_COUNT,
+            ),
             _option(
                 "--history",
                 "FILE",
-                "the file that hooks write, with its rotated ones, or a directory, or a pattern of these "
+                "the file that hooks write, with its rotated ones, or a directory, or a pattern "
+                "of these "
                 f"(repeatable; default: {paths.HISTORY})",
                 [],
             ),
             _flag("--csv", "print CSV, for a spreadsheet"),
-            _flag("--follow", "print each job as it ends, until stopped; with --since also those that ended since"),
+            _flag(
+                "--follow",
+                "print each job as it ends, until stopped; with --since also those that ended "
+                "since",
+            ),
         ),
     ),
     "metrics": Arguments(
         "print, write or serve Prometheus metrics",
-        "metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom: write a file for node_exporter",
+        "metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom: write a file for "
+        "node_exporter",
         (
-            _option("--textfile", "PATH", "replace this file, for the textfile collector of node_exporter"),
-            _option("--listen", "[ADDRESS:]PORT", "answer GET /metrics there until stopped (default: 127.0.0.1)"),
-            _flag("--created", "with --listen, in OpenMetrics: also when each counter of a key was 0"),
+            _option(
+                "--textfile",
+                "PATH",
+                "replace this file, for the textfile collector of node_exporter",
+            ),
+            _option(
+                "--listen",
+                "[ADDRESS:]PORT",
+                "answer GET /metrics there until stopped (default: 127.0.0.1)",
+            ),
+            _flag(
+                "--created", "with --listen, in OpenMetrics: also when each counter of a key was 0"
+            ),
         ),
     ),
     "doctor": Arguments(
@@ -235,12 +322,16 @@ ARGUMENTS = {
                 [],
                 _DIRECTORY,
             ),
-            _flag("--report", "print what the kernel shows of this machine, without names of containers"),
+            _flag(
+                "--report",
+                "print what the kernel shows of this machine, without names of containers",
+            ),
         ),
     ),
     "reconcile": Arguments(
         "repair what hooks cannot (in the host's namespaces)",
-        "reconcile --linger=600 --adopt --dry-run: print what it would do, also for containers without the hook",
+        "reconcile --linger=600 --adopt --dry-run: print what it would do, also for containers "
+        "without the hook",
         (
             _DRY_RUN,
             _ADOPT,
@@ -265,11 +356,16 @@ ARGUMENTS = {
                 300,
                 partial(_read_number, 0, 0, 86400),
             ),
-            _option("--live", "FILE", "read the live keys from FILE, a line each (- is stdin), not from processes"),
+            _option(
+                "--live",
+                "FILE",
+                "read the live keys from FILE, a line each (- is stdin), not from processes",
+            ),
         ),
     ),
     "watch": Arguments(
-        "move in at once what exec adds to containers", "watch --linger=600: listen to execs until it is stopped"
+        "move in at once what exec adds to containers",
+        "watch --linger=600: listen to execs until it is stopped",
     ),
     "view": Arguments(
         "keep what each key used in files like resctrl's",
@@ -282,14 +378,22 @@ ARGUMENTS = {
         (
             _option("--key", "NAME", "the job's name (default: job-PID-STARTTIME of the command)"),
             _LABEL,
-            _flag("--wait", "stay as its parent, pass signals on, and release the job when it ends"),
+            _flag(
+                "--wait", "stay as its parent, pass signals on, and release the job when it ends"
+            ),
             _flag("--strict", "do not run the command if it cannot join the job"),
-            _word("command", "COMMAND", "the command and its arguments: all that is after --", nargs="*"),
+            _word(
+                "command",
+                "COMMAND",
+                "the command and its arguments: all that is after --",
+                nargs="*",
+            ),
         ),
     ),
     "assign": Arguments(
         "put processes that run into a job's group",
-        "assign --key=nightly 4711: put process 4711, with its threads and children, into the job nightly",
+        "assign --key=nightly 4711: put process 4711, with its threads and children, into the job "
+        "nightly",
         (
             _JOB,
             _LABEL,
@@ -300,16 +404,21 @@ ARGUMENTS = {
     "release": Arguments(
         "end a job: its group goes, processes stay",
         "release --key=nightly: end the job nightly, and keep what it used",
-        (_JOB, _word("pid", "PID", "take only this process out; the last one ends the job", nargs="*")),
+        (
+            _JOB,
+            _word("pid", "PID", "take only this process out; the last one ends the job", nargs="*"),
+        ),
     ),
     "install": Arguments(
         "install this file, hooks.d files and a timer",
-        "install --for=podman --key=sandbox --dry-run: print what it would install for Podman's pods",
+        "install --for=podman --key=sandbox --dry-run: print what it would install for Podman's "
+        "pods",
         (
             _option(
                 "--for",
                 "|".join(paths.FOR),
-                "for which runtimes, for jobs alone, or as it is (default: the runtimes found here)",
+                "for which runtimes, for jobs alone, or as it is (default: the runtimes found "
+                "here)",
                 dest="targets",
             ),
             _PREFIX,
@@ -359,12 +468,20 @@ _OF_HOOK = {
 
 
 def make_row(name: str, defaults: Mapping[str, Any] = {}) -> Row:
-    """Make the row of --json, or of an option of the hook, whose value is a list of the words that were written."""
+    """Make the row of --json, or of an option of the hook,
+    whose value is a list of the words that were written.
+    """
     word = "--" + name.replace("_", "-")
     if name not in _OF_HOOK:
         return _flag(word, "print JSON, one object on a line")
     value, meaning = _OF_HOOK[name]
     if not value:
-        return (word,), {"action": "append_const", "const": word, "default": [], "dest": name, "help": meaning}
+        return (word,), {
+            "action": "append_const",
+            "const": word,
+            "default": [],
+            "dest": name,
+            "help": meaning,
+        }
     meaning += _show_default({**dict(Options()), **defaults}[name])
     return _option(word, value, meaning, [], f"{word}={{}}".format)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands: a function each, with its row in the table of all commands above it, and their time limits.
+"""The commands: a function each, with its row in the table of all commands above it,
+and their time limits.
 
-A new command is a row of options.py and a function here. A command imports its large modules when it runs, so that
-`list` does not load those of `install`, and `watch`, which runs for months, loads no others.
+A new command is a row of options.py and a function here. A command imports its large
+modules when it runs, so that `list` does not load those of `install`, and `watch`, which
+runs for months, loads no others.
 """
 
 from __future__ import annotations
@@ -39,13 +41,16 @@ HOOK = tuple(dict(Options()))
 JOB = (*PLACES, "snapshot_ttl", "lock_timeout", "rmid_wait", "history", "node")
 OF_JOBS = (*PLACES, "node")
 JOB_DEFAULTS = {"lock_timeout": 30.0, "history": paths.HISTORY}
-"""Those of `run`, `assign` and `release`, which take no more than OF_JOBS from the hooks.d files of containers."""
+"""Those of `run`, `assign` and `release`,
+which take no more than OF_JOBS from the hooks.d files of containers.
+"""
 SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
 """The options of most commands, and of those that act like a hook."""
 JOB_STATUSES = {Reason.BAD_KEY: 65, Reason.NOT_MOUNTED: 69, Reason.NO_CTRL_GROUP: 78}
 JOB_STATUSES |= dict.fromkeys((Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO, Reason.LOCK_TIMEOUT), 75)
-"""The exit statuses of `run --strict`, `assign` and `release` by reason, as in sysexits: EX_DATAERR, EX_UNAVAILABLE,
-EX_CONFIG, EX_TEMPFAIL."""
+"""The exit statuses of `run --strict`, `assign` and `release` by reason, as in sysexits:
+EX_DATAERR, EX_UNAVAILABLE, EX_CONFIG, EX_TEMPFAIL.
+"""
 _TICK = 1.0  # seconds
 _SOONEST = 0.001  # of the timer: 0 would stop it
 _GRACE = 4.0  # seconds to say what was done, of a command whose time is over
@@ -59,7 +64,8 @@ class Request(NamedTuple):
     """The part of a command line that commands share."""
 
     hook: Options
-    given: dict[str, list[str]]  # the options of the hook on the command line by name, as they were written
+    # The options of the hook on the command line by name, as they were written.
+    given: dict[str, list[str]]
     is_json: bool
 
     @property
@@ -69,7 +75,10 @@ class Request(NamedTuple):
 
 
 class Ended(BaseException):
-    """The command has to end; the text says why. A BaseException, so that no handler of errors catches it."""
+    """The command has to end; the text says why.
+
+    A BaseException, so that no handler of errors catches it.
+    """
 
 
 # --- The table
@@ -88,7 +97,8 @@ class Verb(NamedTuple):
 
     run: Run  # gets its own arguments and the rest of the command line; returns the exit status
     options: tuple[str, ...] = SHARED  # the shared options that it takes
-    limit: Limit | None = Limit(float("inf"), 2, "nothing was changed")  # None: it runs until it is stopped
+    # None: it runs until it is stopped.
+    limit: Limit | None = Limit(float("inf"), 2, "nothing was changed")
     exclusive: tuple[str, ...] = ()  # arguments of which only one may be given
     defaults: Mapping[str, Any] = {}  # a job's, which are not those of the hook
 
@@ -113,11 +123,13 @@ def _verb(name: str, options: tuple[str, ...] = SHARED, **more: Any) -> Callable
 
 @contextmanager
 def limit_time(deadline: float, seconds: float) -> Iterator[None]:
-    """Raise Ended inside the block at the deadline (system.monotonic), that of `seconds`, and at SIGTERM and SIGINT.
+    """Raise Ended inside the block at the deadline (system.monotonic), that of `seconds`,
+    and at SIGTERM and SIGINT.
 
-    The timer ticks, because a signal that comes just before a system call does not interrupt it: the next one does. The
-    kernel kills a command that goes on for _GRACE after that: it was stopped in a call that no handler can end, or in
-    code whose exceptions Python drops. A kill loses nothing: what was done is on record.
+    The timer ticks, because a signal that comes just before a system call does not interrupt it:
+    the next one does. The kernel kills a command that goes on for _GRACE after that: it was stopped
+    in a call that no handler can end, or in code whose exceptions Python drops. A kill loses
+    nothing: what was done is on record.
     """
     numbers = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT)
     why = ""
@@ -138,7 +150,9 @@ def limit_time(deadline: float, seconds: float) -> Iterator[None]:
 
     formers = {number: signal.signal(number, tick) for number in numbers}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    signal.setitimer(signal.ITIMER_REAL, max(_SOONEST, min(_TICK, deadline - system.monotonic())), _TICK)
+    signal.setitimer(
+        signal.ITIMER_REAL, max(_SOONEST, min(_TICK, deadline - system.monotonic())), _TICK
+    )
     try:
         yield
     finally:
@@ -166,9 +180,12 @@ def list_keys(given: Namespace, request: Request) -> None:
 
 
 def _take_snapshot(request: Request, *, has_uncharged: bool = False) -> Inventory:
-    """Take a snapshot of the node. Raises Usage for a directory on the command line that does not exist.
+    """Take a snapshot of the node.
 
-    The screens would be empty, and wrong. `metrics` does not check, since its service may start before the first hook.
+    Raises Usage for a directory on the command line that does not exist.
+
+    The screens would be empty, and wrong. `metrics` does not check,
+    since its service may start before the first hook.
     """
     from hook.show import snapshot
 
@@ -184,7 +201,11 @@ def show_key(given: Namespace, request: Request) -> None:
 
     node = _take_snapshot(request)
     key = _find_key(node, given.key, request.hook.history or paths.HISTORY)
-    of_key = [failure for failure in node.failures if failure.key == key.state.key or failure.container in key.alive]
+    of_key = [
+        failure
+        for failure in node.failures
+        if failure.key == key.state.key or failure.container in key.alive
+    ]
     answer = lists.key_to_json(key, of_key)
     show.print_answer(answer if request.is_json else lists.format_key(answer))
 
@@ -192,16 +213,26 @@ def show_key(given: Namespace, request: Request) -> None:
 def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
     """Find the key with this name, or the only one with a name that begins so.
 
-    A name counts for the keys that are not completed, if there are any: Podman may give it again. Raises Usage; for a
-    container that is not monitored with the reason, for a job in the history with the command that shows it.
+    A name counts for the keys that are not completed, if there are any: Podman may give it again.
+    Raises Usage; for a container that is not monitored with the reason, for a job in the history
+    with the command that shows it.
     """
     from hook.show import findings, history, lists
 
-    keys, broken = {key.state.key: key for key in node.keys}, {record.name: record for record in node.unreadable}
-    named = {key: {key, *(lists.list_names(keys[key]) if key in keys else ())} for key in (*keys, *broken)}
+    keys, broken = (
+        {key.state.key: key for key in node.keys},
+        {record.name: record for record in node.unreadable},
+    )
+    named = {
+        key: {key, *(lists.list_names(keys[key]) if key in keys else ())}
+        for key in (*keys, *broken)
+    }
     unmonitored = [failure for failure in node.failures if not failure.monitored]
     known = {failure.key for failure in unmonitored if failure.kind == "job"}.union(named)
-    failures = {(failure.key in known and failure.key) or failure.container: failure for failure in unmonitored}
+    failures = {
+        (failure.key in known and failure.key) or failure.container: failure
+        for failure in unmonitored
+    }
     shown = {}
     for key, failure in failures.items():
         pod = show.list_pod_names(failure.namespace, failure.pod)
@@ -209,10 +240,20 @@ def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
         shown[key] = findings.name_failed(failure)
     shown.update({key: who(key, *name_key(seen_key.state)) for key, seen_key in keys.items()})
     exact = [key for key, names in named.items() if name in names]
-    begun = [key for key, names in named.items() if name and any(other.startswith(name) for other in names)]
-    matches = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun
+    begun = [
+        key
+        for key, names in named.items()
+        if name and any(other.startswith(name) for other in names)
+    ]
+    matches = (
+        [key for key in exact if key not in keys or keys[key].state.completed_at is None]
+        or exact
+        or begun
+    )
     if len(matches) > 1:
-        raise Usage(f"{name[:80]!r} is ambiguous: {show.name_first(shown.get(key, key) for key in matches)}")
+        raise Usage(
+            f"{name[:80]!r} is ambiguous: {show.name_first(shown.get(key, key) for key in matches)}"
+        )
     for key in matches:
         if key in keys:
             return keys[key]
@@ -227,7 +268,9 @@ def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
 
 @_verb("top", limit=None)
 def top(given: Namespace, request: Request) -> None:
-    """Print a table after each interval, on a terminal in the place of the last one; an interrupt is the usual end."""
+    """Print a table after each interval, on a terminal in the place of the last one;
+    an interrupt is the usual end.
+    """
     from hook.show import lists, snapshot
 
     most = given.count or (None if show.is_terminal() else 1)
@@ -240,13 +283,21 @@ def top(given: Namespace, request: Request) -> None:
             rates = snapshot.compare(former, node, rare.now_utc())
             former = node
             if given.namespace:  # the node's total stays that of all keys
-                keys = [(key, use) for key, use in rates.keys if key.state.pod_namespace in given.namespace]
+                keys = [
+                    (key, use)
+                    for key, use in rates.keys
+                    if key.state.pod_namespace in given.namespace
+                ]
                 rates = rates._replace(keys=keys)
             if request.is_json:
                 show.print_answer(lists.rates_to_json(rates))
             else:
-                lines = lists.format_rates(rates, given.sort, show.get_screen(is_wide=given.output == "wide"))
-                show.print_answer([_CLEAR + lines[0], *lines[1:]] if redraws else lines + [""] * (number != most))
+                lines = lists.format_rates(
+                    rates, given.sort, show.get_screen(is_wide=given.output == "wide")
+                )
+                show.print_answer(
+                    [_CLEAR + lines[0], *lines[1:]] if redraws else lines + [""] * (number != most)
+                )
             if number == most:
                 return
 
@@ -263,17 +314,23 @@ def show_history(given: Namespace, request: Request) -> int:
         since = history.parse_time("--since", given.since, now)
         until = history.parse_time("--until", given.until, now)
         if until and since >= until:
-            raise ValueError(f"--since, {history.to_local(since)}, is not before --until, {history.to_local(until)}")
+            raise ValueError(
+                f"--since, {history.to_local(since)}, is not before --until, "
+                f"{history.to_local(until)}"
+            )
     except ValueError as error:
         raise Usage(str(error)) from None
     if given.follow:
         return _follow_history(given, request, places, since)
     with ExitStack() as opened:
         try:
-            jobs = opened.enter_context(history.Jobs(places, given.name, since, until, given.label.items()))
+            jobs = opened.enter_context(
+                history.Jobs(places, given.name, since, until, given.label.items())
+            )
         except files.Unreadable as error:
             why = (
-                "a hook with --history=FILE writes it when a container ends; `install --history=FILE` sets that option"
+                "a hook with --history=FILE writes it when a container ends; `install "
+                "--history=FILE` sets that option"
             )
             if Places(_find_own_prefix()).is_for_jobs():
                 why = "the first job that ends makes it: see list, and reconcile"
@@ -284,11 +341,16 @@ def show_history(given: Namespace, request: Request) -> int:
 def _follow_history(given: Namespace, request: Request, places: list[str], since: str) -> int:
     from hook.show import follow
 
-    others = [f"--{name}" for name in ("until", "by", "sort", "limit") if getattr(given, name) is not None]
+    others = [
+        f"--{name}" for name in ("until", "by", "sort", "limit") if getattr(given, name) is not None
+    ]
     if others := [*others, *(["--csv"] if given.csv else [])]:
         raise Usage(f"--follow prints each job as it ends, without {' and '.join(others)}")
     try:
-        follow.follow(lambda: follow.Follower(places, given.name, since, given.label.items()), is_json=request.is_json)
+        follow.follow(
+            lambda: follow.Follower(places, given.name, since, given.label.items()),
+            is_json=request.is_json,
+        )
     except files.Unreadable as error:
         raise Usage(f"cannot read {error}") from None
     return 0
@@ -300,7 +362,8 @@ def _print_history(given: Namespace, request: Request, jobs: Jobs) -> int:
     rows = history.make_rows(jobs, given.by, given.sort, given.limit)
     absent = jobs.explain_absent(given.by)
     if jobs.absent and len(jobs.absent) == len(given.name):
-        raise Usage("; ".join(filter(None, [absent, jobs.explain()])))  # the job may be in a file that was not read
+        # The job may be in a file that was not read.
+        raise Usage("; ".join(filter(None, [absent, jobs.explain()])))
     if request.is_json:
         show.write(history.rows_to_json(jobs, rows))
     elif given.csv:
@@ -316,7 +379,12 @@ def _print_history(given: Namespace, request: Request, jobs: Jobs) -> int:
 _METRICS = Limit(45, 2, "the metrics are not complete")
 
 
-@_verb("metrics", (*PLACES, "history", "json"), limit=_METRICS, exclusive=("textfile", "listen", "json"))
+@_verb(
+    "metrics",
+    (*PLACES, "history", "json"),
+    limit=_METRICS,
+    exclusive=("textfile", "listen", "json"),
+)
 def metrics(given: Namespace, request: Request) -> None:
     from hook.node.sums import find_history
     from hook.show import prometheus, snapshot
@@ -351,7 +419,10 @@ def metrics(given: Namespace, request: Request) -> None:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Parse `ADDRESS:PORT`, `[IPV6]:PORT` or `PORT`. Host names are refused: they could lead anywhere. Raises Usage."""
+    """Parse `ADDRESS:PORT`, `[IPV6]:PORT` or `PORT`.
+
+    Host names are refused: they could lead anywhere. Raises Usage.
+    """
     import ipaddress
 
     address, _, port = text.rpartition(":")
@@ -361,7 +432,9 @@ def parse_address(text: str) -> tuple[str, int]:
             raise ValueError(port)
         return str(ipaddress.ip_address(address or "127.0.0.1")), int(port)
     except ValueError:
-        raise Usage(f"--listen: {text[:80]!r} is not ADDRESS:PORT, as 127.0.0.1:9753 or [::1]:9753 are") from None
+        raise Usage(
+            f"--listen: {text[:80]!r} is not ADDRESS:PORT, as 127.0.0.1:9753 or [::1]:9753 are"
+        ) from None
 
 
 @_verb("doctor", limit=Limit(100, 1, "not everything was checked"), exclusive=("report", "json"))
@@ -375,13 +448,17 @@ def doctor(given: Namespace, request: Request) -> int:
         show.print_answer(make_report(request.hook))
         return 0
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
-    site = Site(Places(given.prefix or _find_own_prefix()), request.hook, directories, _find_own_path())
+    site = Site(
+        Places(given.prefix or _find_own_prefix()), request.hook, directories, _find_own_path()
+    )
     findings: list[Finding] = []
     try:
         findings.extend(examine(site))  # takes one by one: those before the end stay
     except Ended as error:
         remedy = "see why this takes so long; this check and those after it are not complete"
-        findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))
+        findings.append(
+            Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy)
+        )
     is_well = all(finding.level != FAILURE for finding in findings)
     if request.is_json:
         show.print_answer({"well": is_well, "findings": to_objects(findings)})
@@ -405,7 +482,10 @@ def reconcile(given: Namespace, request: Request) -> int:
     longest = request.hook.linger if "linger" in request.given else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
     if len(given.sum_label) > sums.MOST_LABELS:
-        raise Usage(f"--sum-label: {sums.MOST_LABELS} at most, since each value of a label has series of its own")
+        raise Usage(
+            f"--sum-label: {sums.MOST_LABELS} at most, since each value of a label has series of "
+            "its own"
+        )
     scope = Scope(live, longest, asks, given.sum_label, given.checkpoint)
     if given.dry_run:
         result = plan_repairs(request.hook, scope)
@@ -414,7 +494,9 @@ def reconcile(given: Namespace, request: Request) -> int:
             show.print_printable(lines, dry_run=True)
             show.print_printable(format_left(result))
     else:
-        gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
+        # The collector takes a quarter of the time on tens of thousands of records, and finds no
+        # cycle.
+        gc.disable()
         log = RepairLog()
         result = Repairs(None if request.is_json else log.note)
         try:
@@ -429,7 +511,10 @@ def reconcile(given: Namespace, request: Request) -> int:
 
 
 def _read_live_keys(path: str) -> set[str]:
-    """Read the keys in a file, one a line. Raises Usage for an invalid one: skipped, a live key would end."""
+    """Read the keys in a file, one a line.
+
+    Raises Usage for an invalid one: skipped, a live key would end.
+    """
     try:
         if path == "-":
             text = sys.stdin.read(files.CONFIGURATION + 1)
@@ -437,7 +522,9 @@ def _read_live_keys(path: str) -> set[str]:
             text = files.read_text(os.path.abspath(path), files.CONFIGURATION)
         if len(text) > files.CONFIGURATION:
             raise ValueError(f"more than {files.CONFIGURATION} bytes")
-        return {names.check_container_id(line.strip()) for line in text.splitlines() if line.strip()}
+        return {
+            names.check_container_id(line.strip()) for line in text.splitlines() if line.strip()
+        }
     except (files.Unreadable, ValueError) as error:
         raise Usage(f"--live={path}: {error}") from None
 
@@ -490,7 +577,9 @@ def assign_to_job(given: Namespace, request: Request) -> None:
     from hook import jobs
 
     if given.key is None or not given.pid or len(given.label) > _MOST_LABELS:
-        raise Usage(f"assign: wants --key=NAME, the pids of processes, and {_MOST_LABELS} labels at most")
+        raise Usage(
+            f"assign: wants --key=NAME, the pids of processes, and {_MOST_LABELS} labels at most"
+        )
     outcomes = _read_pids("assign", given.pid, "failed")
     found = jobs.find_processes(outcomes, request.hook.history, given.label)
     node = jobs.open_node("assign", request.hook, given.key, found)
@@ -524,9 +613,19 @@ def _read_pids(verb: str, texts: list[str], outcome: str) -> dict[int, str]:
 
 
 @contextmanager
-def _answer(request: Request, key: str, outcomes: dict[int, str] | None = None) -> Iterator[dict[str, Any]]:
-    """Print the JSON about a job at the end of the block, also of one that fails: `released`, or a row for each pid."""
-    answer: dict[str, Any] = {"key": key, "reason": None, "problem": None, "hint": None, "released": False}
+def _answer(
+    request: Request, key: str, outcomes: dict[int, str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Print the JSON about a job at the end of the block, also of one that fails: `released`,
+    or a row for each pid.
+    """
+    answer: dict[str, Any] = {
+        "key": key,
+        "reason": None,
+        "problem": None,
+        "hint": None,
+        "released": False,
+    }
     try:
         yield answer
     except Exception as error:
@@ -549,21 +648,34 @@ def install_program(given: Namespace, request: Request) -> None:
     places = Places(given.prefix or paths.USR, given.hooks_dir, given.destdir or "")
     targets = paths.FOR[given.targets] if given.targets else tuple(paths.find_targets(places.top))
     if not given.targets and not targets:
-        remedy = "use --for=jobs on a node without containers, else --for=kubernetes, podman or both"
+        remedy = (
+            "use --for=jobs on a node without containers, else --for=kubernetes, podman or both"
+        )
         raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: {remedy}")
     if not targets and request.words:
         problem = f"--for={given.targets} writes no hooks.d file that could keep {request.words[0]}"
-        remedy = "give options of the hook to run and assign" if given.targets == "jobs" else "change the hooks.d files"
+        remedy = (
+            "give options of the hook to run and assign"
+            if given.targets == "jobs"
+            else "change the hooks.d files"
+        )
         raise Usage(f"{problem}; remedy: {remedy}")
     services = tuple(name for name in SERVICES if getattr(given, name))
-    wanted = Wanted(_open_program(), places, targets, tuple(request.words), given.adopt, given.force, services)
+    wanted = Wanted(
+        _open_program(), places, targets, tuple(request.words), given.adopt, given.force, services
+    )
     _print_steps(request, install(wanted, dry_run=given.dry_run), [], {"dry_run": given.dry_run})
 
 
 def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[str, Any]) -> None:
-    """Print steps, a line for each and one for its problem, and remarks on them. JSON has `more` besides."""
+    """Print steps, a line for each and one for its problem, and remarks on them.
+
+    JSON has `more` besides.
+    """
     if request.is_json:
-        objects = [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
+        objects = [
+            {"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken
+        ]
         show.print_answer({**more, "steps": objects})
     else:
         from hook.install.install import format_steps
@@ -578,7 +690,12 @@ def uninstall_program(given: Namespace, request: Request) -> int:
 
     places = Places(given.prefix or _find_own_prefix(), given.hooks_dir, given.destdir or "")
     taken, remains = uninstall(places, request.hook, force=given.force, dry_run=given.dry_run)
-    _print_steps(request, taken, format_removal(taken, remains), {"dry_run": given.dry_run, **remains._asdict()})
+    _print_steps(
+        request,
+        taken,
+        format_removal(taken, remains),
+        {"dry_run": given.dry_run, **remains._asdict()},
+    )
     return 1 if remains.unfinished else 0
 
 
@@ -612,7 +729,9 @@ def _open_program() -> Program:
 
 
 def _find_own_path() -> str:
-    """Return the path of the running file as it was called, which what starts the program puts into sys.argv."""
+    """Return the path of the running file as it was called,
+    which what starts the program puts into sys.argv.
+    """
     return os.path.abspath(sys.argv[1])
 
 
@@ -622,16 +741,21 @@ def _find_own_prefix() -> str:
     return paths.USR if prefix is None else prefix
 
 
-# --- The output of reconcile: each action when it is done, and at most ten failures a run. JSON has all
+# --- The output of reconcile: each action when it is done, and at most ten failures a run. JSON has
+# all
 
 MOST_FAILURES = 10
-"""Failures that a run prints, and problems that it leaves: `list` and the metrics have them all, and a timer's run
-prints them once a minute."""
+"""Failures that a run prints, and problems that it leaves: `list` and the metrics have them all,
+and a timer's run prints them once a minute.
+"""
 _ABOUT = ("key", "container", "path", "namespace", "pod", "name", "why")
 
 
 class RepairLog:
-    """Prints the actions of a run, also if it is ended early. A closed pipe or a full disk stops no action."""
+    """Prints the actions of a run, also if it is ended early.
+
+    A closed pipe or a full disk stops no action.
+    """
 
     def __init__(self) -> None:
         self._failed = 0
@@ -653,11 +777,15 @@ class RepairLog:
         """Print what the run leaves. Raises HookError if something could not be printed."""
         lines = format_left(result)
         if self._failed > MOST_FAILURES:
-            lines.append(f"{format_count(self._failed - MOST_FAILURES, 'further action')} failed: see list")
+            lines.append(
+                f"{format_count(self._failed - MOST_FAILURES, 'further action')} failed: see list"
+            )
         if result.ended is not None:
             at = f"it was at: {result.at}" if result.at is not None else "it was looking for more"
             done = format_count(len(result.outcomes) - self._failed, "action")
-            lines.append(f"ended {result.ended}: {done} done, {result.undone} left for the next run; {at}")
+            lines.append(
+                f"ended {result.ended}: {done} done, {result.undone} left for the next run; {at}"
+            )
         with suppress(BrokenPipeError):
             show.print_printable(lines)
         if self._lost is not None:
@@ -674,7 +802,9 @@ def format_outcome(outcome: Outcome) -> list[str]:
 def format_left(result: Repairs) -> list[str]:
     """Format the problems that reconcile may not change, a line each."""
     lines = show.list_first(
-        result.left, MOST_FAILURES, lambda more: f"{format_count(more, 'further problem')} (see reconcile --json)"
+        result.left,
+        MOST_FAILURES,
+        lambda more: f"{format_count(more, 'further problem')} (see reconcile --json)",
     )
     return [f"left: {line}" for line in lines]
 
@@ -686,5 +816,13 @@ def result_to_json(result: Repairs, *, dry_run: bool) -> dict[str, Any]:
         done = outcome.action
         about = zip(_ABOUT, (done.key, done.container, done.path, *done.names, done.why))
         problems = {"problem": outcome.problem, "remark": outcome.remark}
-        actions.append({"action": done.verb, **{name: text or None for name, text in about}, **problems})
-    return {"dry_run": dry_run, "actions": actions, "left": result.left, "ended": result.ended, "undone": result.undone}
+        actions.append(
+            {"action": done.verb, **{name: text or None for name, text in about}, **problems}
+        )
+    return {
+        "dry_run": dry_run,
+        "actions": actions,
+        "left": result.left,
+        "ended": result.ended,
+        "undone": result.undone,
+    }

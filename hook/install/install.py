@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs the running program, its hooks.d files and its timer, and removes them in the reverse order.
+"""Installs the running program, its hooks.d files and its timer,
+and removes them in the reverse order.
 
-The order matters. Readers of hooks.d use a file as soon as it exists, and containers fail if the hook does not start.
-So the program comes first and is tried, and the JSON comes last. An install that is killed before that affects no
-container, and the next install completes it.
+The order matters. Readers of hooks.d use a file as soon as it exists, and containers fail if the
+hook does not start. So the program comes first and is tried, and the JSON comes last. An install
+that is killed before that affects no container, and the next install completes it.
 
-Each step replaces or removes one file at once and durably. A new file is first written under a temporary name, which
-readers of hooks.d ignore (they read *.json only). After a crash the earlier steps are done, and no later one is begun.
---dry-run prints the steps.
+Each step replaces or removes one file at once and durably. A new file is first written under a
+temporary name, which readers of hooks.d ignore (they read *.json only). After a crash the earlier
+steps are done, and no later one is begun. --dry-run prints the steps.
 """
 
 from __future__ import annotations
@@ -28,7 +29,17 @@ from hook import formats, system
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import files, hooksd, programs
-from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, KUBERNETES, NAME, STUB, TARGETS, Places, find_origin
+from hook.node.paths import (
+    CONTAINERDS,
+    INSTALL,
+    JOBS_MARK,
+    KUBERNETES,
+    NAME,
+    STUB,
+    TARGETS,
+    Places,
+    find_origin,
+)
 from hook.reconcile import run as reconcile
 from hook.words import explain
 
@@ -44,7 +55,10 @@ _STOPPED = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stoppe
 
 
 class Program:
-    """The content of a file of this project. Raises ValueError for any other file, and for one that is damaged."""
+    """The content of a file of this project.
+
+    Raises ValueError for any other file, and for one that is damaged.
+    """
 
     def __init__(self, path: str) -> None:
         self.data = files.read(path, hooksd.LARGEST)
@@ -56,8 +70,12 @@ class Program:
             raise ValueError(f"{path} is damaged, or no program of this project: {error}") from None
         if _DOCSTRING not in self._entries.get(hooksd.IN_PROGRAM, b""):
             raise ValueError(f"{path} is no program of resctrl-mon-hook")
-        if not self.data.startswith(b"#!/") and self._entries.get(DIGEST) != digest(self.data[:begin]):
-            raise ValueError(f"{path} is damaged: what is before its zip has another digest than the zip names")
+        if not self.data.startswith(b"#!/") and self._entries.get(DIGEST) != digest(
+            self.data[:begin]
+        ):
+            raise ValueError(
+                f"{path} is damaged: what is before its zip has another digest than the zip names"
+            )
 
     def text(self, name: str) -> str:
         """Return the text of a file of the repository in it."""
@@ -85,7 +103,8 @@ class Step(NamedTuple):
 
     verb: str
     what: str
-    # makes the change; returns a problem that does not stop later steps, or raises Refused or OSError, which do
+    # makes the change; returns a problem that does not stop later steps,
+    # or raises Refused or OSError, which do
     do: Callable[[], str | None]
     # returns whether the change is already in place
     is_done: Callable[[], bool] = lambda: False
@@ -98,8 +117,13 @@ Taken = list[tuple[Step, "str | None"]]
 """Steps that were taken, or are planned, each with the problem that it met."""
 
 
-def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[str], None] | None = None) -> Step:
-    """Write a file. Before it is in place, `check` gets its temporary path and may raise Refused."""
+def write_file(
+    path: str, content: bytes, mode: int = 0o644, check: Callable[[str], None] | None = None
+) -> Step:
+    """Write a file.
+
+    Before it is in place, `check` gets its temporary path and may raise Refused.
+    """
 
     def make(temporary: str) -> None:
         files.write_durably(temporary, content, mode)
@@ -108,7 +132,11 @@ def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[st
 
     def is_right() -> bool:
         there = os.lstat(path).st_mode
-        return stat.S_ISREG(there) and stat.S_IMODE(there) == mode and files.read(path, len(content)) == content
+        return (
+            stat.S_ISREG(there)
+            and stat.S_IMODE(there) == mode
+            and files.read(path, len(content)) == content
+        )
 
     return _replace("write", path, path, make, is_right)
 
@@ -119,15 +147,25 @@ def make_link(path: str, target: str) -> Step:
     return _replace("link", what, path, lambda temporary: os.symlink(target, temporary), is_right)
 
 
-def _replace(verb: str, what: str, path: str, make: Callable[[str], None], is_right: Callable[[], bool]) -> Step:
-    """Make a file under its temporary name, and rename it. `is_right` says whether it is there, or raises OSError."""
+def _replace(
+    verb: str, what: str, path: str, make: Callable[[str], None], is_right: Callable[[], bool]
+) -> Step:
+    """Make a file under its temporary name, and rename it.
+
+    `is_right` says whether it is there, or raises OSError.
+    """
 
     def do() -> None:
         make_directories(os.path.dirname(path))
         with files.replace_file(path, _name_temporary(path)) as temporary:
             make(temporary)
 
-    return Step(verb, what, do, lambda: not os.path.lexists(_name_temporary(path)) and bool(system.try_call(is_right)))
+    return Step(
+        verb,
+        what,
+        do,
+        lambda: not os.path.lexists(_name_temporary(path)) and bool(system.try_call(is_right)),
+    )
 
 
 def remove_file(path: str) -> Step:
@@ -163,7 +201,10 @@ def run_command(*command: str) -> Step:
 
 
 def take_steps(steps: Iterable[Step], *, dry_run: bool) -> Taken:
-    """Take the steps that are not done yet, in this order. Raises Refused at the first that fails."""
+    """Take the steps that are not done yet, in this order.
+
+    Raises Refused at the first that fails.
+    """
     taken: Taken = []
     for step in steps:
         if step.is_done():
@@ -171,27 +212,40 @@ def take_steps(steps: Iterable[Step], *, dry_run: bool) -> Taken:
         try:
             taken.append((step, None if dry_run else step.do()))
         except OSError as error:
-            remedy = "the steps after it were not taken; remedy: run as root, or use --prefix=DIR if /usr is read-only"
+            remedy = (
+                "the steps after it were not taken; remedy: run as root, or use --prefix=DIR if "
+                "/usr is read-only"
+            )
             raise Refused(f"cannot {step}: {error.strerror or error}; {remedy}") from error
     return taken
 
 
 @contextmanager
 def lock_directories(*directories: str) -> Iterator[None]:
-    """Keep other installs and uninstalls out of these directories. No lock is taken of one that does not exist."""
+    """Keep other installs and uninstalls out of these directories.
+
+    No lock is taken of one that does not exist.
+    """
     with ExitStack() as locks:
         for directory in dict.fromkeys(map(os.path.realpath, directories)):
             with suppress(FileNotFoundError):
                 descriptor = files.open_to_lock(directory)
                 locks.callback(os.close, descriptor)
                 if not system.try_flock(descriptor):
-                    raise Refused(f"another install or uninstall is running in {directory}; remedy: wait until it ends")
+                    raise Refused(
+                        f"another install or uninstall is running in {directory}; remedy: wait "
+                        "until it ends"
+                    )
         yield
 
 
 def format_steps(taken: Taken) -> list[str]:
     """Return a line for each step, and one for its problem."""
-    return [line for step, problem in taken for line in (str(step), *([f"  failed: {problem}"] if problem else []))]
+    return [
+        line
+        for step, problem in taken
+        for line in (str(step), *([f"  failed: {problem}"] if problem else []))
+    ]
 
 
 def make_directories(path: str, mode: int = 0o755) -> None:
@@ -222,7 +276,8 @@ class Wanted(NamedTuple):
 
     shipped: Program
     places: Places
-    targets: tuple[str, ...] | None  # none of them: for jobs alone; None: the hooks.d files stay as they are
+    # None of them: for jobs alone; None: the hooks.d files stay as they are.
+    targets: tuple[str, ...] | None
     words: tuple[str, ...] = ()  # options of the hook, for the hooks.d files
     adopt: bool = False  # the timer's reconcile gets --adopt
     force: bool = False  # replace files of a package, of the Helm chart or of a MachineConfig, too
@@ -250,7 +305,9 @@ def refuse_others(places: Places, *, force: bool) -> None:
     """Raise Refused if an installation here has another owner than `install`."""
     origin = find_origin(places)
     if origin is not INSTALL and not (force or places.top):
-        raise Refused(f"{NAME} was installed by {origin.name}; remedy: {origin.away} first, or --force")
+        raise Refused(
+            f"{NAME} was installed by {origin.name}; remedy: {origin.away} first, or --force"
+        )
 
 
 def plan_install(wanted: Wanted) -> list[Step]:
@@ -261,10 +318,14 @@ def plan_install(wanted: Wanted) -> list[Step]:
     return [
         # Remove an unwanted JSON first, as in uninstall.
         *(remove_file(at(places.json(target))) for target in TARGETS if target not in wanted.kept),
-        remove_file(at(places.stub_tmpfiles)),  # before the program: it names what the next boot removes
-        # A program is tried before it is in place: until then runtimes run the former one, or skip a JSON whose program
-        # is missing. One that is in place already is tried before a hooks.d file names it.
-        write_file(at(places.program), wanted.shipped.data, 0o755, None if places.top else try_program),
+        # Before the program: it names what the next boot removes.
+        remove_file(at(places.stub_tmpfiles)),
+        # A program is tried before it is in place: until then runtimes run the former one,
+        # or skip a JSON whose program is missing. One that is in place already is tried
+        # before a hooks.d file names it.
+        write_file(
+            at(places.program), wanted.shipped.data, 0o755, None if places.top else try_program
+        ),
         *([] if places.top else [Step("try", places.program, lambda: try_program(places.program))]),
         *_remove_bytecode(places),
         make_link(at(places.link), places.link_target),
@@ -275,7 +336,10 @@ def plan_install(wanted: Wanted) -> list[Step]:
         make_directory(at(places.log_dir), 0o750),
         *_plan_activation(wanted),
         remove_file(at(places.owner)),  # with --force: the former owner has lost these files
-        *(write_file(at(places.json(name)), make_hook_file(wanted, name).encode()) for name in wanted.targets or ()),
+        *(
+            write_file(at(places.json(name)), make_hook_file(wanted, name).encode())
+            for name in wanted.targets or ()
+        ),
     ]
 
 
@@ -295,7 +359,9 @@ def _make_unit(wanted: Wanted, path: str) -> str:
     text = wanted.shipped.text(f"packaging/systemd/{os.path.basename(path)}")
     is_same, places = wanted.targets is None, wanted.places
     if wanted.adopt or (is_same and places.adopts()):
-        text = text.replace(f"={Places().link} reconcile\n", f"={Places().link} reconcile --adopt\n")
+        text = text.replace(
+            f"={Places().link} reconcile\n", f"={Places().link} reconcile --adopt\n"
+        )
     mark = f"{JOBS_MARK}\n" if not wanted.kept or (is_same and places.is_for_jobs()) else ""
     return mark + text.replace(f"={Places().link} ", f"={places.link} ")
 
@@ -309,7 +375,9 @@ def _plan_activation(wanted: Wanted) -> list[Step]:
     return [
         run_command("systemd-tmpfiles", "--create", places.tmpfiles),
         run_command("systemctl", "daemon-reload"),
-        run_command("systemctl", "enable", "--now", timer, *(services[name] for name in wanted.services)),
+        run_command(
+            "systemctl", "enable", "--now", timer, *(services[name] for name in wanted.services)
+        ),
         # Restart running services, which still run the former program.
         run_command("systemctl", "try-restart", *services.values(), metrics),
     ]
@@ -323,17 +391,29 @@ def find_problems(wanted: Wanted) -> list[str]:
     places, problems = wanted.places, []
     if not _PLAIN.fullmatch(places.prefix):
         remedy = "use letters, digits and _./:+=,@~^-"
-        problems.append(f"--prefix={places.prefix!r} has characters that a systemd unit cannot hold; remedy: {remedy}")
+        problems.append(
+            f"--prefix={places.prefix!r} has characters that a systemd unit cannot hold; remedy: "
+            f"{remedy}"
+        )
     untouched = [] if wanted.targets is not None else [places.json(target) for target in TARGETS]
-    foreign = [places.at(path) for path in places.files() if path not in untouched and places.is_foreign(path)]
-    problems += [f"{path} exists and was not installed by {NAME}; remedy: move it away" for path in foreign]
+    foreign = [
+        places.at(path)
+        for path in places.files()
+        if path not in untouched and places.is_foreign(path)
+    ]
+    problems += [
+        f"{path} exists and was not installed by {NAME}; remedy: move it away" for path in foreign
+    ]
     if wanted.targets is None:
         return problems
     # Readers of two directories would call the hook twice, or the wrong one.
     ours = os.path.realpath(places.at(places.hooks_dir))
-    others = [directory for directory in hooksd.READERS if os.path.realpath(places.at(directory)) != ours]
+    others = [
+        directory for directory in hooksd.READERS if os.path.realpath(places.at(directory)) != ours
+    ]
     return problems + [
-        f"{entry.path} already calls the hook; remedy: remove it, or its package, or uninstall --hooks-dir={directory}"
+        f"{entry.path} already calls the hook; remedy: remove it, or its package, or uninstall "
+        f"--hooks-dir={directory}"
         for directory in others
         for entry in hooksd.read_directory(places.at(directory))
         if entry.our_hook is not None
@@ -342,35 +422,53 @@ def find_problems(wanted: Wanted) -> list[str]:
 
 # --- Whether the program works
 
-_BLOCKERS = "see whether its interpreter is there, and whether SELinux (ausearch -m avc) or fapolicyd forbids it"
+_BLOCKERS = (
+    "see whether its interpreter is there, and whether SELinux (ausearch -m avc) or fapolicyd "
+    "forbids it"
+)
 
 
 def try_program(path: str) -> None:
-    """Run the program like a runtime. Raises Refused if it fails, since containers would fail, too."""
+    """Run the program like a runtime.
+
+    Raises Refused if it fails, since containers would fail, too.
+    """
     with tempfile.TemporaryDirectory(prefix=NAME) as scratch:
-        check_end(path, programs.run_program([path, "hook", f"--run-dir={scratch}/run"], stdin=_STOPPED))
+        check_end(
+            path, programs.run_program([path, "hook", f"--run-dir={scratch}/run"], stdin=_STOPPED)
+        )
 
 
 def check_end(path: str, ended: programs.Exit) -> None:
-    """Raise Refused, with the cause, if the program ended with a failure or a message, or did not start."""
+    """Raise Refused, with the cause, if the program ended with a failure or a
+    message, or did not start.
+    """
     if problem := ended.problem or ended.error.strip():
-        remedy = f"take the file for {os.uname().machine}" if problem.endswith("ENOEXEC") else _BLOCKERS
+        remedy = (
+            f"take the file for {os.uname().machine}" if problem.endswith("ENOEXEC") else _BLOCKERS
+        )
         mount = system.try_call(os.statvfs, directory := os.path.dirname(path))
         if mount is not None and mount.f_flag & os.ST_NOEXEC:
-            remedy = f"its file system is mounted noexec: mount -o remount,exec $(findmnt -n -o TARGET -T {directory})"
+            remedy = (
+                "its file system is mounted noexec: mount -o remount,exec $(findmnt -n -o TARGET "
+                f"-T {directory})"
+            )
         raise Refused(f"{path} does not run: {problem}; remedy: {remedy}")
 
 
 # --- The removal
 #
-# The hooks of a container are fixed when it is created, so live containers, and a base_runtime_spec of containerd, go
-# on calling the program, and some runtimes fail without it. So no removal ever unlinks its path. The JSON goes first,
-# then all keys are ended, and then a stub that does nothing takes the program's place until the next boot, when no
-# container can name it. A container whose creation began before the JSON went may begin a key after the others have
-# ended. So the stub comes at once after that; what is begun in between is left until the next boot.
+# The hooks of a container are fixed when it is created, so live containers, and a base_runtime_spec
+# of containerd, go on calling the program, and some runtimes fail without it. So no removal ever
+# unlinks its path. The JSON goes first, then all keys are ended, and then a stub that does nothing
+# takes the program's place until the next boot, when no container can name it. A container whose
+# creation began before the JSON went may begin a key after the others have ended. So the stub comes
+# at once after that; what is begun in between is left until the next boot.
 
 
-def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -> tuple[Taken, reconcile.Remains]:
+def uninstall(
+    places: Places, options: Options, *, force: bool, dry_run: bool
+) -> tuple[Taken, reconcile.Remains]:
     """Uninstall; returns the steps taken, and what is left. Raises Refused, HookError."""
     refuse_others(places, force=force)
     if not places.top and os.path.isdir(options.run_dir) and not system.in_host_namespaces():
@@ -381,7 +479,9 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
         foreign = [at(path) for path in places.files() if places.is_foreign(path)]
 
         def take(planned: list[Step]) -> Taken:
-            return take_steps([step for step in planned if step.what not in foreign], dry_run=dry_run)
+            return take_steps(
+                [step for step in planned if step.what not in foreign], dry_run=dry_run
+            )
 
         taken = take([remove_file(at(places.json(target))) for target in TARGETS])
         taken += take(_plan_end_of_services(places))
@@ -390,7 +490,9 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
                 remains = remains if dry_run else reconcile.end_all_keys(options)
             except (HookError, OSError) as error:
                 remains = reconcile.Remains([str(explain(error))], [])
-            taken.append((Step("end", "all keys", lambda: None), "; ".join(remains.unfinished) or None))
+            taken.append(
+                (Step("end", "all keys", lambda: None), "; ".join(remains.unfinished) or None)
+            )
         taken += take(_plan_rest(places, is_finished=not remains.unfinished))
     left = [f"{path} was not installed by {NAME}" for path in foreign]
     if files.list_if_there(at(places.log_dir)):
@@ -400,7 +502,13 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
 
 def _plan_end_of_services(places: Places) -> list[Step]:
     here = not places.top and programs.has_systemd()
-    active = (places.timer, places.watch, places.view, places.textfile_timer, places.metrics_service)
+    active = (
+        places.timer,
+        places.watch,
+        places.view,
+        places.textfile_timer,
+        places.metrics_service,
+    )
     units = [os.path.basename(path) for path in active if here and os.path.exists(path)]
     return [
         # Disable the units while they exist, so that systemd removes its links to them.
@@ -416,7 +524,11 @@ def _plan_rest(places: Places, *, is_finished: bool) -> list[Step]:
     If a key is left, the program stays for another uninstall, or until the next boot.
     """
     program = places.at(places.program)
-    stub = plan_stub(places) if os.path.lexists(program) and not places.is_foreign(places.program) else []
+    stub = (
+        plan_stub(places)
+        if os.path.lexists(program) and not places.is_foreign(places.program)
+        else []
+    )
     if not is_finished:
         return stub[1:]
     return [
@@ -431,12 +543,17 @@ def _plan_rest(places: Places, *, is_finished: bool) -> list[Step]:
 def _remove_bytecode(places: Places) -> list[Step]:
     """Remove what former versions made beside the program, for the node's Python."""
     directory = places.at(places.program_dir)
-    names = [name for name in files.list_if_there(directory) if name.startswith(f"{hooksd.PROGRAM}.cpython-")]
+    names = [
+        name
+        for name in files.list_if_there(directory)
+        if name.startswith(f"{hooksd.PROGRAM}.cpython-")
+    ]
     return [remove_file(f"{directory}/{name}") for name in names]
 
 
 def plan_stub(places: Places) -> list[Step]:
-    """Put the stub into the place of the program, in one step, and let the next boot remove it, and the file for that.
+    """Put the stub into the place of the program, in one step, and let the next boot remove it,
+    and the file for that.
 
     `install` removes this file before it writes the program.
     """
@@ -451,33 +568,44 @@ def format_removal(taken: Taken, remains: reconcile.Remains) -> list[str]:
     is_removed = any(step.verb == "stub" for step, _ in taken)
     was_for_pods = any(step.what.endswith(f"-{KUBERNETES}.json") for step, _ in taken)
     if is_removed and was_for_pods and any(map(programs.find_program, CONTAINERDS)):
-        lines.append("if a base_runtime_spec of containerd names the program, remove that before the next boot")
+        lines.append(
+            "if a base_runtime_spec of containerd names the program, remove that before the next "
+            "boot"
+        )
     if remains.unfinished:
         lines += [f"kept: {line}" for line in remains.unfinished]
-        lines.append("run uninstall again: until then, or until the next boot, the program and these records stay")
+        lines.append(
+            "run uninstall again: until then, or until the next boot, the program and these "
+            "records stay"
+        )
     return lines
 
 
 # --- containerd: the hook in a base_runtime_spec
 
-# What `ctr oci spec` prints. containerd drops it from its own specification (containerd/cri#515) but not from a
-# base_runtime_spec, where it would limit every container to 1024 open files.
+# What `ctr oci spec` prints. containerd drops it from its own specification (containerd/cri#515)
+# but not from a base_runtime_spec, where it would limit every container to 1024 open files.
 _RLIMITS_OF_CTR = [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}]
 
 
 def add_hook(spec: object, hook: dict[str, Any]) -> dict[str, Any]:
     """Return a specification from `ctr oci spec` with this hook at both stages.
 
-    Raises ValueError or OSError for an invalid one. Our hook goes first, because runc ends a stage at the first hook
-    that fails. It replaces our earlier hook. The limit on open files stays as it is without a base_runtime_spec.
-    Source: config.md of the OCI runtime specification (hooks), and containerd's docs/cri/config.md (base_runtime_spec).
+    Raises ValueError or OSError for an invalid one. Our hook goes first, because runc ends a stage
+    at the first hook that fails. It replaces our earlier hook. The limit on open files stays as it
+    is without a base_runtime_spec. Source: config.md of the OCI runtime specification (hooks), and
+    containerd's docs/cri/config.md (base_runtime_spec).
     """
     if not isinstance(spec, dict) or not isinstance(spec.get("ociVersion"), str):
         raise ValueError("stdin is not an OCI runtime specification (ociVersion: missing)")
     hooksd.list_hooks("stdin", spec)
     hooks = dict(spec.get("hooks") or {})
     for stage in ("createRuntime", "poststop"):
-        others = [other for other in hooks.get(stage) or [] if os.path.basename(other["path"]) != hooksd.PROGRAM]
+        others = [
+            other
+            for other in hooks.get(stage) or []
+            if os.path.basename(other["path"]) != hooksd.PROGRAM
+        ]
         hooks[stage] = [hook, *others]
     changed = {**spec, "hooks": hooks}
     process = spec.get("process")

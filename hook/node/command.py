@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes the command of `run` in place of this program, as it would have run without it.
 
-No failure of ours stops a command. If the program ends before it comes to this, its last lines do the same: FALLBACK in
-packaging/pyz/archive.py, and `leave` in packaging/native/launcher.c.
+No failure of ours stops a command. If the program ends before it comes to this, its last lines do
+the same: FALLBACK in packaging/pyz/archive.py, and `leave` in packaging/native/launcher.c.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Unstartable(Exception):
 
 
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split what follows `run` on a command line: our own words, and those of the command, which are after `--`."""
+    """Split what follows `run` on a command line: our own words, and those of the command,
+    which are after `--`.
+    """
     place = words.index("--") if "--" in words else len(words)
     return words[:place], words[place + 1 :]
 
@@ -45,8 +47,15 @@ def find_command(words: list[str]) -> list[str]:
 
 
 def check_command(name: str) -> None:
-    """Raise Unstartable if there is surely no such command. What cannot be found out is left to the kernel."""
-    for path in (name,) if "/" in name else [os.path.join(place, name) for place in os.get_exec_path() if name]:
+    """Raise Unstartable if there is surely no such command.
+
+    What cannot be found out is left to the kernel.
+    """
+    for path in (
+        (name,)
+        if "/" in name
+        else [os.path.join(place, name) for place in os.get_exec_path() if name]
+    ):
         try:
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -72,14 +81,16 @@ def explain(error: Unstartable) -> int:
 
 
 def execute(words: list[str]) -> NoReturn:
-    """Execute a command with the pid, the environment, the umask and the signals that this process was started with.
+    """Execute a command with the pid, the environment,
+    the umask and the signals that this process was started with.
 
-    Only the .pyz cannot leave SIGPIPE and SIGXFSZ ignored: its Python has ignored them, whatever they were. Raises
-    Unstartable.
+    Only the .pyz cannot leave SIGPIPE and SIGXFSZ ignored: its Python has ignored them,
+    whatever they were. Raises Unstartable.
     """
     os.umask(system.umask_before)
     with suppress(OSError):
-        # The ELF file, which has no path of an interpreter, handles them, and the kernel resets that.
+        # The ELF file, which has no path of an interpreter, handles them,
+        # and the kernel resets that.
         for number in (signal.SIGPIPE, signal.SIGXFSZ) if sys.executable else ():
             signal.signal(number, signal.SIG_DFL)
     with suppress(Exception):
@@ -92,10 +103,13 @@ def execute(words: list[str]) -> NoReturn:
 
 
 def _restore_environment() -> None:
-    """Undo what was done to the environment. Then exec passes it on as it came, with entries that os.environ lacks.
+    """Undo what was done to the environment.
 
-    `rare.ignore_zone` sets TZ, and in the locale C the Python of the .pyz sets LC_CTYPE (PEP 538). Both change the
-    first entry of that name in its place, or add one. Without /proc a changed LC_CTYPE is taken for an added one.
+    Then exec passes it on as it came, with entries that os.environ lacks.
+
+    `rare.ignore_zone` sets TZ, and in the locale C the Python of the .pyz sets LC_CTYPE (PEP 538).
+    Both change the first entry of that name in its place, or add one. Without /proc a changed
+    LC_CTYPE is taken for an added one.
     """
     zone = os.environb.get(b"TZ")
     if zone is not None:
@@ -114,7 +128,9 @@ def _restore_environment() -> None:
 
 
 def _has_coerced_locale() -> bool:
-    """Whether Python has set LC_CTYPE: it is in UTF-8 mode only if the locale was C (PEP 540), which it is not now."""
+    """Whether Python has set LC_CTYPE: it is in UTF-8 mode only if the locale was C (PEP 540),
+    which it is not now.
+    """
     import locale
 
     return bool(sys.executable and sys.flags.utf8_mode) and locale.setlocale(locale.LC_CTYPE) != "C"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads every file that is not our own record: configurations, bundles, /proc of other processes.
 
-A path may name anything: a FIFO, a device, a file without end, JSON that is nested a million deep. Each function here
-ends, in bounded memory, and fails in one way: Unreadable. A test forbids every other way to open, list or match files,
-except `system`, which is for our own records.
+A path may name anything: a FIFO, a device, a file without end, JSON that is nested a million deep.
+Each function here ends, in bounded memory, and fails in one way: Unreadable. A test forbids every
+other way to open, list or match files, except `system`, which is for our own records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from hook import formats
 CONFIGURATION = 4 << 20
 """The limit, in bytes, for a configuration file. Real ones have a thousandth of that."""
 BUNDLE = 16 << 20
-"""The limit, in bytes, for a bundle's config.json, as on the hook path: a pod's author can make it a few MiB long."""
+"""The limit, in bytes, for a bundle's config.json, as on the hook path:
+a pod's author can make it a few MiB long.
+"""
 NAMES = 10_000
 """The limit for the entries of a directory, and for the matches of a pattern."""
 
@@ -54,7 +56,9 @@ def _failing(path: str) -> Iterator[None]:
     except Unreadable:
         raise
     except OSError as error:
-        raise Unreadable(path, errno.errorcode.get(error.errno or 0, str(error)), error.errno or errno.EIO) from None
+        raise Unreadable(
+            path, errno.errorcode.get(error.errno or 0, str(error)), error.errno or errno.EIO
+        ) from None
     except ValueError as error:  # the path has a NUL, or half of a surrogate pair
         raise Unreadable(ascii(path), str(error)) from None
 
@@ -68,8 +72,8 @@ def _check_kind(path: str, status: os.stat_result) -> None:
 def opened(path: str) -> Iterator[int]:
     """Open a regular file, and yield its descriptor. Raises Unreadable."""
     with _failing(path):
-        # Check the file type before open(), since opening a device or a FIFO has side effects, and again after it,
-        # since the path may have been swapped.
+        # Check the file type before open(), since opening a device or a FIFO has side effects, and
+        # again after it, since the path may have been swapped.
         _check_kind(path, os.stat(path))
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
@@ -107,7 +111,10 @@ def read_text(path: str, limit: int) -> str:
 
 
 def read_json(path: str, limit: int) -> Any:  # noqa: ANN401  that is what JSON is
-    """Read the value in a JSON file of at most `limit` bytes. Raises Unreadable, also for a number of absurd length."""
+    """Read the value in a JSON file of at most `limit` bytes.
+
+    Raises Unreadable, also for a number of absurd length.
+    """
     try:
         return formats.loads(read_text(path, limit))
     except ValueError as error:
@@ -115,7 +122,10 @@ def read_json(path: str, limit: int) -> Any:  # noqa: ANN401  that is what JSON 
 
 
 def read_toml(path: str, limit: int) -> dict[str, Any]:
-    """Read the tables of a TOML file of at most `limit` bytes. Raises Unreadable, for any file before Python 3.11."""
+    """Read the tables of a TOML file of at most `limit` bytes.
+
+    Raises Unreadable, for any file before Python 3.11.
+    """
     text = read_text(path, limit)
     try:
         import tomllib  # type: ignore[import-not-found]
@@ -129,7 +139,10 @@ def read_toml(path: str, limit: int) -> dict[str, Any]:
 
 
 def list_names(path: str, most: int | None = None) -> list[str]:
-    """Return the names in a directory, sorted. Raises Unreadable, also if there are more than `most` (NAMES)."""
+    """Return the names in a directory, sorted.
+
+    Raises Unreadable, also if there are more than `most` (NAMES).
+    """
     most = NAMES if most is None else most
     with _failing(path), os.scandir(path) as entries:  # opendir(3) opens nothing but a directory
         names = [entry.name for entry in islice(entries, most + 1)]
@@ -139,7 +152,10 @@ def list_names(path: str, most: int | None = None) -> list[str]:
 
 
 def list_if_there(path: str, most: int | None = None) -> list[str]:
-    """Return the names in a directory, sorted, or no names if it does not exist. Raises Unreadable."""
+    """Return the names in a directory, sorted, or no names if it does not exist.
+
+    Raises Unreadable.
+    """
     try:
         return list_names(path, most)
     except Unreadable as error:
@@ -149,9 +165,11 @@ def list_if_there(path: str, most: int | None = None) -> list[str]:
 
 
 def match(pattern: str, most: int | None = None) -> list[str]:
-    """Return the paths that a pattern matches as in Go, where `*` also matches the dot of a hidden file.
+    """Return the paths that a pattern matches as in Go,
+    where `*` also matches the dot of a hidden file.
 
-    A directory that does not exist matches nothing. Raises Unreadable, also if there are more than `most`.
+    A directory that does not exist matches nothing. Raises Unreadable,
+    also if there are more than `most`.
     """
     most = NAMES if most is None else most
     directory, name = os.path.split(pattern)
@@ -168,14 +186,18 @@ def match(pattern: str, most: int | None = None) -> list[str]:
     return paths
 
 
-# --- Files that are replaced: a reader, or a crash, sees the old or the new content, never a part of it
+# --- Files that are replaced: a reader, or a crash, sees the old or the new content, never a part
+# of it
 
 
 @contextmanager
 def replace_file(path: str, temporary: str) -> Iterator[str]:
-    """Rename `temporary`, which the caller makes, to `path`. After an exception `path` is unchanged.
+    """Rename `temporary`, which the caller makes, to `path`.
 
-    Both are in the same directory. A file that a killed process left at `temporary` is removed first.
+    After an exception `path` is unchanged.
+
+    Both are in the same directory. A file that a killed process left at
+    `temporary` is removed first.
     """
     with suppress(FileNotFoundError):
         os.unlink(temporary)
@@ -190,15 +212,23 @@ def replace_file(path: str, temporary: str) -> Iterator[str]:
 
 
 def write_durably(path: str, content: bytes, mode: int) -> None:
-    """Write a new file, and wait until the disk has it. Raises FileExistsError for a file or a link that exists."""
+    """Write a new file, and wait until the disk has it.
+
+    Raises FileExistsError for a file or a link that exists.
+    """
     with opened_to_write(path, mode) as file:
         file.write(content)
 
 
 @contextmanager
 def opened_to_write(path: str, mode: int) -> Iterator[IO[bytes]]:
-    """Yield a new file to write to, and wait afterwards until the disk has it. Raises FileExistsError."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+    """Yield a new file to write to, and wait afterwards until the disk has it.
+
+    Raises FileExistsError.
+    """
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
+    ) as file:
         yield file
         file.flush()
         os.fchmod(file.fileno(), mode)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the callers of the hook, which are files of hooks.d or hooks in a config.json, and the options that they have.
+"""Finds the callers of the hook, which are files of hooks.d or hooks in a config.json,
+and the options that they have.
 
-hooks.d is read like CRI-O, Podman and the NRI hook-injector do, all by the same Go package. With one invalid file,
-Podman starts no container, and CRI-O and the hook-injector do not start. A file whose program is missing, and a link to
-nothing, are skipped without a message.
-Source: oci-hooks(5), pkg/hooks of containers/common; config.md of the runtime specification.
+hooks.d is read like CRI-O, Podman and the NRI hook-injector do, all by the same Go package. With
+one invalid file, Podman starts no container, and CRI-O and the hook-injector do not start. A file
+whose program is missing, and a link to nothing, are skipped without a message. Source:
+oci-hooks(5), pkg/hooks of containers/common; config.md of the runtime specification.
 """
 
 from __future__ import annotations
@@ -32,9 +33,19 @@ READERS = {
     SYSTEM: "CRI-O, Podman, the NRI hook-injector",
     ADMINISTRATOR: "OpenShift's CRI-O, the NRI hook-injector, podman build; Podman only if its hooks_dir names it",
 }
-"""The default directories and their readers. A file in a later one overrides its namesake in an earlier one."""
+"""The default directories and their readers.
 
-_STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
+A file in a later one overrides its namesake in an earlier one.
+"""
+
+_STAGES = (
+    "createContainer",
+    "createRuntime",
+    "poststart",
+    "poststop",
+    "prestart",
+    "startContainer",
+)
 _RULES: dict[str, Callable[[list[Any]], list[Any]]] = {
     "containers": lambda _: [],  # it means nothing to the tools
     "strict": lambda _: [],
@@ -42,7 +53,9 @@ _RULES: dict[str, Callable[[list[Any]], list[Any]]] = {
     "history": lambda paths: [*filter(None, paths)],
     "node": lambda nodes: [*filter(None, nodes)],
 }
-"""By option, which of the values in several files count, if not all: they must be equal, and none is the default."""
+"""By option, which of the values in several files count, if not all: they must be equal,
+and none is the default.
+"""
 _OURS = re.compile(NAME + "(-[a-z0-9_]+)?([.]pyz)?")
 IN_PROGRAM = "hook/__init__.py"
 """A name in the zip of our program."""
@@ -50,8 +63,8 @@ LARGEST = 64 << 20
 """Bytes: five times as many as the larger form of the program has."""
 
 
-# By what every container has for the readers of hooks.d, whatever its author says, and its own annotations:
-# of the kubelet, under CRI-O and the hook-injector; and of Podman.
+# By what every container has for the readers of hooks.d, whatever its author says, and its own
+# annotations: of the kubelet, under CRI-O and the hook-injector; and of Podman.
 _ALWAYS_THERE = (
     {
         "io.kubernetes.container.hash": "5f3c9d0b",
@@ -91,7 +104,9 @@ class Entry:
 
 
 def matches_usually(when: HookWhen | None) -> bool:
-    """Return whether a hook is for a container that has no annotations of its own. Commands and mounts may be any.
+    """Return whether a hook is for a container that has no annotations of its own.
+
+    Commands and mounts may be any.
 
     Source: Match in pkg/hooks/1.0.0/when.go of containers/common.
     """
@@ -101,14 +116,18 @@ def matches_usually(when: HookWhen | None) -> bool:
         holds = [kind for kind in (when.always, when.has_bind_mounts) if kind is not None]
         holds += [True] if when.commands else []
         for key, value in patterns:
-            holds.append(any(_finds(key, name) and _finds(value, text) for name, text in there.items()))
+            holds.append(
+                any(_finds(key, name) and _finds(value, text) for name, text in there.items())
+            )
         if any(holds) and (when.any_of or all(holds)):
             return True
     return False
 
 
 def _finds(pattern: str, text: str) -> bool:
-    """Return whether a pattern is found in a text, or Python does not know its syntax, which is Go's."""
+    """Return whether a pattern is found in a text,
+    or Python does not know its syntax, which is Go's.
+    """
     try:
         return re.search(pattern, text) is not None
     except re.error:
@@ -116,10 +135,14 @@ def _finds(pattern: str, text: str) -> bool:
 
 
 def read_entry(path: str) -> Entry:
-    """Parse and validate a file of hooks.d, with the checks that its readers make, in their order."""
+    """Parse and validate a file of hooks.d,
+    with the checks that its readers make, in their order.
+    """
     try:
         # As Go decodes it, which replaces what is invalid UTF-8 in a string.
-        content = _name_fields(formats.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace")))
+        content = _name_fields(
+            formats.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace"))
+        )
         if isinstance(content, dict) and content.get("version") in (None, "", "0.1.0"):
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(content)
@@ -127,31 +150,55 @@ def read_entry(path: str) -> Entry:
         return Entry(path, problem=explain_exception(error))
     except (files.Unreadable, ValueError) as error:
         if getattr(error, "is_missing", False):
-            return Entry(path, remark="it does not exist, or is a link to nothing, so readers skip it")
+            return Entry(
+                path, remark="it does not exist, or is a link to nothing, so readers skip it"
+            )
         return Entry(path, problem=f"cannot read it: {getattr(error, 'why', error)}")
     if file.hook.path and not os.path.exists(file.hook.path):
-        return Entry(path, file, remark=f"its program {file.hook.path} is missing, so readers skip the file")
+        return Entry(
+            path, file, remark=f"its program {file.hook.path} is missing, so readers skip the file"
+        )
     problems = [] if file.hook.path else ["hook.path is empty"]
     when = file.when or HookWhen()
-    patterns = [*(text for pair in (when.annotations or {}).items() for text in pair), *(when.commands or [])]
-    problems += [f"{pattern!r} is not a valid regular expression" for pattern in patterns if _is_refused(pattern)]
-    problems += [f"stages: unknown stage {stage!r}" for stage in file.stages if stage not in _STAGES]
+    patterns = [
+        *(text for pair in (when.annotations or {}).items() for text in pair),
+        *(when.commands or []),
+    ]
+    problems += [
+        f"{pattern!r} is not a valid regular expression"
+        for pattern in patterns
+        if _is_refused(pattern)
+    ]
+    problems += [
+        f"stages: unknown stage {stage!r}" for stage in file.stages if stage not in _STAGES
+    ]
     return Entry(path, problem=problems[0]) if problems else Entry(path, file)
 
 
 def _name_fields(content: Any, depth: int = 2) -> Any:  # noqa: ANN401  any JSON
-    """Return the fields under their proper names, as Go finds them in upper or lower case, without those that are null.
+    """Return the fields under their proper names, as Go finds them in upper or lower case,
+    without those that are null.
 
     Only the upper `depth` levels of objects have fields.
     """
     if not isinstance(content, dict) or depth == 0:
         return content
-    fields = {name.lower(): _name_fields(value, depth - 1) for name, value in content.items() if value is not None}
-    return {"hasBindMounts" if name == "hasbindmounts" else name: value for name, value in fields.items()}
+    fields = {
+        name.lower(): _name_fields(value, depth - 1)
+        for name, value in content.items()
+        if value is not None
+    }
+    return {
+        "hasBindMounts" if name == "hasbindmounts" else name: value
+        for name, value in fields.items()
+    }
 
 
 def read_directory(directory: str) -> list[Entry]:
-    """Return the files of a directory in the order of their hooks; none if it does not exist. Raises OSError."""
+    """Return the files of a directory in the order of their hooks; none if it does not exist.
+
+    Raises OSError.
+    """
     names = sorted(files.list_if_there(directory), key=str.lower)
     return [read_entry(f"{directory}/{name}") for name in names if name.endswith(".json")]
 
@@ -172,7 +219,8 @@ def _is_refused(pattern: str) -> bool:
     """Return whether Go surely refuses a regular expression.
 
     It does if a piece is unknown, a parenthesis is alone, or nothing is repeated.
-    Lookaround, a condition, a comment and what else Go does not have begin with `(`, and a `?` that repeats nothing.
+    Lookaround, a condition, a comment and what else Go does not have begin with `(`, and a
+    `?` that repeats nothing.
     """
     at, depth, last = 0, 0, "or"
     while at < len(pattern):
@@ -195,12 +243,14 @@ def _is_refused(pattern: str) -> bool:
 def read_options(
     directories: Iterable[str], list_specs: Callable[[], Iterable[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read the options that this node's runtimes give to the hook; returns them by name, and what is wrong.
+    """Read the options that this node's runtimes give to the hook;
+    returns them by name, and what is wrong.
 
-    A file in a later directory replaces its namesake in an earlier one. If no file calls the hook, the options are
-    those in the base_runtime_specs of containerd. The tools serve the containers of all files, and the record of a key
-    has its time to linger and its history: so the longest time counts, and the history that any file names. Another
-    option has its default if the files differ. What is wrong is a text by the name of the option, or by a path.
+    A file in a later directory replaces its namesake in an earlier one. If no file calls the hook,
+    the options are those in the base_runtime_specs of containerd. The tools serve the containers of
+    all files, and the record of a key has its time to linger and its history: so the longest time
+    counts, and the history that any file names. Another option has its default if the files differ.
+    What is wrong is a text by the name of the option, or by a path.
     """
     entries: dict[str, Entry] = {}
     problems: dict[str, str] = {}
@@ -208,13 +258,19 @@ def read_options(
         try:
             entries.update((entry.name, entry) for entry in read_directory(directory))
         except OSError as error:
-            problems[directory] = f"cannot list {directory}: {error.strerror}; it may have the options of the hook"
+            problems[directory] = (
+                f"cannot list {directory}: {error.strerror}; it may have the options of the hook"
+            )
     for entry in entries.values():
         if entry.problem is not None and NAME in entry.name:
-            problems[entry.path] = f"{entry.path}: {entry.problem}; its options of the hook are unknown"
+            problems[entry.path] = (
+                f"{entry.path}: {entry.problem}; its options of the hook are unknown"
+            )
     ours = {entry.path: entry.our_hook for entry in entries.values() if entry.our_hook is not None}
     for path in [] if ours or problems else list_specs():
-        ours.update((path, hook) for hook in find_our_hooks(system.try_call(read_hooks, path) or {}))
+        ours.update(
+            (path, hook) for hook in find_our_hooks(system.try_call(read_hooks, path) or {})
+        )
     parsed = [parse_options(hook)[0] for hook in ours.values()]
     values = dict(Options()) if parsed else {}
     for name, default in values.items():
@@ -237,10 +293,16 @@ def read_hooks(path: str) -> dict[str, list[HookProgram]]:
 
 
 def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa: ANN401  any JSON
-    """Return the hooks of each stage in `config`, which was read from this path. Raises files.Unreadable."""
+    """Return the hooks of each stage in `config`, which was read from this path.
+
+    Raises files.Unreadable.
+    """
     try:
         stages = config.get("hooks") or {}
-        return {stage: [HookProgram.model_validate(hook) for hook in hooks or []] for stage, hooks in stages.items()}
+        return {
+            stage: [HookProgram.model_validate(hook) for hook in hooks or []]
+            for stage, hooks in stages.items()
+        }
     except (AttributeError, TypeError, ValidationError) as error:
         raise files.Unreadable(path, f"invalid hooks: {error!r}") from None
 
@@ -256,10 +318,15 @@ def find_our_hooks(hooks: dict[str, list[HookProgram]]) -> list[HookProgram]:
 
 
 def parse_options(hook: HookProgram) -> tuple[Options, list[str]]:
-    """Return the options of our hook, and complaints about them. They follow its name and the stage."""
+    """Return the options of our hook, and complaints about them.
+
+    They follow its name and the stage.
+    """
     return parse(list(hook.args or [])[2:])
 
 
 def _is_ours(hook: HookProgram) -> bool:
     """Return whether the name of the program, or the one that it is called by, is ours."""
-    return any(_OURS.fullmatch(os.path.basename(name)) for name in (hook.path, *(hook.args or [])[:1]))
+    return any(
+        _OURS.fullmatch(os.path.basename(name)) for name in (hook.path, *(hook.args or [])[:1])
+    )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the lines of the history (docs/design.md), and finds its files.
 
-A crash can tear a line, and a disk can damage one. The file is root's, but the names in it are texts of tenants.
+A crash can tear a line, and a disk can damage one. The file is root's,
+but the names in it are texts of tenants.
 """
 
 from __future__ import annotations
@@ -24,16 +25,43 @@ LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""
 _HEAD = b'{"version": 1'
 _BEGIN = re.compile(rb'(\{"version": ?\d)')
-"""How a line begins. Nothing in one has these bytes: JSON escapes the quotes of texts, and the value of a label that is
-called `version` is a text."""
+"""How a line begins.
+
+Nothing in one has these bytes: JSON escapes the quotes of texts,
+and the value of a label that is called `version` is a text.
+"""
 _NAMES = (
-    *("version", "id", "node", "written", "kind", "key", "namespace", "pod", "labels", "containers", "more_containers"),
+    *(
+        "version",
+        "id",
+        "node",
+        "written",
+        "kind",
+        "key",
+        "namespace",
+        "pod",
+        "labels",
+        "containers",
+        "more_containers",
+    ),
     *("begin", "end", "seconds", "runs", "use", "unknown", "late_cpu_seconds", "reason"),
 )
 _OR_NONE = (str, type(None))
 _SHAPES = {
     *product(
-        *((int,), (str,), (str,), (str,), (str,), (str,), _OR_NONE, _OR_NONE, (dict,), (list,), (int,)),
+        *(
+            (int,),
+            (str,),
+            (str,),
+            (str,),
+            (str,),
+            (str,),
+            _OR_NONE,
+            _OR_NONE,
+            (dict,),
+            (list,),
+            (int,),
+        ),
         *(_OR_NONE, (str,), (float, type(None)), (int,), (dict,), (list,), (float,), _OR_NONE),
     )
 }
@@ -43,7 +71,12 @@ _MANY, _MOST_USE = 1e9, 1e24
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 BUFFER = 256 << 10
 _PACKED = ".gz"
-_COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
+_COMPRESSED = {
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\x04\x22\x4d\x18": "lz4",
+}
 """How the files of programs begin that the standard library of some Python cannot read."""
 _ROTATED = re.compile(r"(.+)\.(\d{1,9})(?:\.gz)?")
 """The name of a rotated file: that of the file, and a number. The oldest has the largest one."""
@@ -70,7 +103,10 @@ def read_lines(stream: Stream) -> Iterator[bytes]:
 
 
 def split_line(line: bytes) -> list[bytes]:
-    """Split a line into its parts, since a torn line may be glued to a whole one. What is before the first is b""."""
+    """Split a line into its parts, since a torn line may be glued to a whole one.
+
+    What is before the first is b"".
+    """
     if line.startswith(_HEAD) and line.find(_HEAD[:-2], 1) < 0:  # the usual line
         return [line]
     before, *parts = _BEGIN.split(line)
@@ -89,13 +125,23 @@ def parse(part: bytes) -> Job | None:
 
 
 def is_usual(fields: object) -> bool:
-    """Return whether the model accepts these fields, and leaves them as they are: it takes longer to say the same.
+    """Return whether the model accepts these fields, and leaves them as they are:
+    it takes longer to say the same.
 
     False means only that the model has to say it. All that hooks write is usual.
     """
-    if type(fields) is not dict or (*fields,) != _NAMES or (*map(type, fields.values()),) not in _SHAPES:
+    if (
+        type(fields) is not dict
+        or (*fields,) != _NAMES
+        or (*map(type, fields.values()),) not in _SHAPES
+    ):
         return False
-    labels, use, containers, seconds = fields["labels"], fields["use"].values(), fields["containers"], fields["seconds"]
+    labels, use, containers, seconds = (
+        fields["labels"],
+        fields["use"].values(),
+        fields["containers"],
+        fields["seconds"],
+    )
     return (
         fields["version"] == 1
         and is_container_id(fields["key"])
@@ -105,7 +151,11 @@ def is_usual(fields: object) -> bool:
         and 0 <= fields["late_cpu_seconds"] < _MANY
         and (not labels or _TEXT.issuperset(map(type, labels.values())))
         and (not fields["unknown"] or _TEXT.issuperset(map(type, fields["unknown"])))
-        and (not use or (_FLOAT.issuperset(map(type, use)) and min(use) >= 0 and sum(use) <= _MOST_USE))  # and not NaN
+        # And not NaN.
+        and (
+            not use
+            or (_FLOAT.issuperset(map(type, use)) and min(use) >= 0 and sum(use) <= _MOST_USE)
+        )
         and all(map(_is_usual_container, containers))
     )
 
@@ -113,12 +163,15 @@ def is_usual(fields: object) -> bool:
 def _is_usual_container(container: object) -> bool:
     if type(container) is not dict or (*container,) != ("id", "name"):
         return False
-    return type(container["id"]) is str and (container["name"] is None or type(container["name"]) is str)
+    return type(container["id"]) is str and (
+        container["name"] is None or type(container["name"]) is str
+    )
 
 
 @contextmanager
 def opened(path: str) -> Iterator[tuple[Stream, int, bool]]:
-    """Open a file of the history; yield its content, unpacked, its descriptor, and whether it is compressed.
+    """Open a file of the history; yield its content, unpacked, its descriptor,
+    and whether it is compressed.
 
     Raises Unreadable, and while it is read OSError, EOFError or zlib.error.
     """
@@ -128,7 +181,10 @@ def opened(path: str) -> Iterator[tuple[Stream, int, bool]]:
 
 @contextmanager
 def unpacked(path: str, descriptor: int, buffer: int = BUFFER) -> Iterator[tuple[Stream, bool]]:
-    """Yield the content of an open file from its begin, unpacked, and whether it is compressed. Raises Unreadable."""
+    """Yield the content of an open file from its begin, unpacked, and whether it is compressed.
+
+    Raises Unreadable.
+    """
     with os.fdopen(descriptor, "rb", buffer, closefd=False) as stream:
         stream.seek(0)
         head = stream.read(6)
@@ -147,7 +203,10 @@ Files = dict[str, os.stat_result]
 
 
 def list_files(path: str) -> Files:
-    """List the file of the history and its rotated ones. Raises Unreadable if the directory cannot be read."""
+    """List the file of the history and its rotated ones.
+
+    Raises Unreadable if the directory cannot be read.
+    """
     directory, name = os.path.split(path)
     return _group(directory, [name], files.list_if_there(directory or "."))[path]
 
@@ -155,10 +214,13 @@ def list_files(path: str) -> Files:
 def list_histories(places: Iterable[str]) -> dict[str, Files]:
     """List the histories in some places, each with its files.
 
-    A place is a file that hooks write, a directory, for all `*.jsonl` in it, or a pattern of such files
-    and directories. One without any file has an entry of its own, without files. Raises Unreadable.
+    A place is a file that hooks write, a directory, for all `*.jsonl` in it, or a pattern
+    of such files and directories. One without any file has an entry of its own, without
+    files. Raises Unreadable.
     """
-    list_names = lru_cache(maxsize=None)(lambda directory: files.list_if_there(directory or ".", _MOST_FILES))
+    list_names = lru_cache(maxsize=None)(
+        lambda directory: files.list_if_there(directory or ".", _MOST_FILES)
+    )
     chosen: dict[str, set[str]] = {}
     empty: dict[str, Files] = {}
     for place in places:
@@ -178,13 +240,19 @@ def list_histories(places: Iterable[str]) -> dict[str, Files]:
             empty[place] = {}
     listed: dict[str, Files] = {}
     for directory, names_of in chosen.items():
-        rotated = {name for name in names_of if (match := _ROTATED.fullmatch(name)) and match[1] in names_of}
+        rotated = {
+            name
+            for name in names_of
+            if (match := _ROTATED.fullmatch(name)) and match[1] in names_of
+        }
         listed |= _group(directory, sorted(names_of - rotated), list_names(directory))
     return {**listed, **empty}
 
 
 def _find_history(name: str) -> str:
-    """Return the name of the history whose file, which was found and not named, has this name; empty if it is none."""
+    """Return the name of the history whose file, which was found and not named, has this name;
+    empty if it is none.
+    """
     rotated = _ROTATED.fullmatch(name)
     history = rotated[1] if rotated else name
     return history if history.endswith(_END) and not history.startswith(".") else ""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of what only the commands read and write: their records below /run, and the files of hooks.d.
+"""Models of what only the commands read and write: their records below /run,
+and the files of hooks.d.
 
-No hook loads this. They are pydantic models as those in `hook/models.py`, which says how they are used. In the .pyz
-`models_compiled.py` takes the place of this module.
+No hook loads this. They are pydantic models as those in `hook/models.py`, which says how they are
+used. In the .pyz `models_compiled.py` takes the place of this module.
 """
 
 # ruff: noqa: RUF012  pydantic copies a default
@@ -26,16 +27,20 @@ class ReconcileRecord(Model):
     ended_at: Seconds | None = None
     # of that run: its duration
     seconds: Seconds = 0.0
-    # its failed actions, without those of containers that stay unmonitored and of lines of history that wait
+    # its failed actions, without those of containers that stay unmonitored and of
+    # lines of history that wait
     failed: Natural = 0
     # the problems that it may not change
     left: Natural = 0
-    # the keys that could not end for the live tasks in their groups: a run names those that the last one has not
+    # the keys that could not end for the live tasks in their groups:
+    # a run names those that the last one has not
     held: list[Id] = []
-    # the threads that are still outside their group, by container, for at most a hundred containers; and of all
+    # the threads that are still outside their group, by container,
+    # for at most a hundred containers; and of all
     outside: dict[str, Natural] = {}
     outside_total: Natural = 0
-    # the threads that stay in another ctrl_group or another tool's group, by its path, for at most a hundred groups
+    # the threads that stay in another ctrl_group or another tool's group, by its path,
+    # for at most a hundred groups
     elsewhere: dict[str, Natural] = {}
     # when its last look at the node began (CLOCK_BOOTTIME, s)
     looked_at: Seconds = 0.0
@@ -59,7 +64,10 @@ class ViewRecord(Model):
 
 
 class WatchRecord(Model):
-    """The file `watch.json` has the work of the running `watch` since its start. SIGTERM makes it remove this file."""
+    """The file `watch.json` has the work of the running `watch` since its start.
+
+    SIGTERM makes it remove this file.
+    """
 
     version: Version = 1
     # Unix times (s) of its start, and of this record
@@ -87,7 +95,9 @@ class UnhookedContainer(Model):
 
 
 class Unhooked(Model):
-    """The file `unhooked.json` has the running containers that no hook was called for, as reconcile last saw them."""
+    """The file `unhooked.json` has the running containers that no hook was called for,
+    as reconcile last saw them.
+    """
 
     version: Version = 1
     # when it looked
@@ -102,9 +112,11 @@ class Unhooked(Model):
     others: list[str]
     # the containers that hold a pod's sandbox
     sandboxes: list[str] = []
-    # in the chart: when the last of `containers` started (Unix time, s), unless a later one had the hook
+    # in the chart: when the last of `containers` started (Unix time, s),
+    # unless a later one had the hook
     last_started_at: Seconds | None = None
-    # in the chart: when the last container that had the hook started (CLOCK_BOOTTIME, s), also if it has ended
+    # in the chart: when the last container that had the hook started (CLOCK_BOOTTIME, s),
+    # also if it has ended
     last_hooked: Seconds = 0.0
 
 
@@ -126,7 +138,9 @@ class Job(Model):
     node: str = Field("", description="the host's name, or that of --node; empty: unknown")
     written: str = Field(
         "",
-        description="in UTC; of the lines with one `node` and `id` the later one counts; empty: unknown",
+        description=(
+            "in UTC; of the lines with one `node` and `id` the later one counts; empty: unknown"
+        ),
         json_schema_extra={"pattern": r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z)?$"},
     )
     kind: str = Field(description="pod, container, sandbox or job")
@@ -136,14 +150,24 @@ class Job(Model):
     labels: dict[str, str] = Field({}, description="a job's --label")
     containers: list[JobContainer] = Field([], description="64 at most")
     more_containers: Natural = Field(0, description="how many `containers` lacks")
-    begin: str | None = Field(None, description="in UTC; null: unknown", json_schema_extra={"format": "date-time"})
+    begin: str | None = Field(
+        None, description="in UTC; null: unknown", json_schema_extra={"format": "date-time"}
+    )
     end: str = Field(description="in UTC", json_schema_extra={"format": "date-time"})
     seconds: Seconds | None = Field(None, description="from begin to end; null: unknown")
-    runs: Natural = Field(1, description="how many runs it adds up; of a job, how many processes joined")
-    use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = Field({}, description="what is known, in base units")
+    runs: Natural = Field(
+        1, description="how many runs it adds up; of a job, how many processes joined"
+    )
+    use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = Field(
+        {}, description="what is known, in base units"
+    )
     unknown: list[str] = Field([], description="events of which a part, or all, is unknown")
-    late_cpu_seconds: Seconds = Field(0.0, description="CPU time of its tasks before they were in its group")
-    reason: str | None = Field(None, description="why it ran unmonitored, so that its use is unknown; null: it did not")
+    late_cpu_seconds: Seconds = Field(
+        0.0, description="CPU time of its tasks before they were in its group"
+    )
+    reason: str | None = Field(
+        None, description="why it ran unmonitored, so that its use is unknown; null: it did not"
+    )
 
 
 class Sum(Model):
@@ -153,7 +177,8 @@ class Sum(Model):
     use: Counters = {}
     # the runs of which a part of the use is unknown
     unknown_runs: Natural = 0
-    # Unix time (s) from which reconcile has known each event: `show` lets its series begin at 0 then
+    # Unix time (s) from which reconcile has known each event:
+    # `show` lets its series begin at 0 then
     since: dict[str, Seconds] = {}
 
 
@@ -174,7 +199,10 @@ class SummedLine(Model):
 
 
 class SummedFile(Model):
-    """A file of the history, and how far it has been added up. Its first line names it; rotation changes all else."""
+    """A file of the history, and how far it has been added up.
+
+    Its first line names it; rotation changes all else.
+    """
 
     # a hash of that line
     head: str
@@ -195,7 +223,9 @@ class RunProcess(Model):
 
 
 class SavedRun(Model):
-    """A run as it was at the last checkpoint: the line that it would have had, had it ended then."""
+    """A run as it was at the last checkpoint:
+    the line that it would have had, had it ended then.
+    """
 
     key: Id
     line: str
@@ -204,7 +234,9 @@ class SavedRun(Model):
 
 
 class Sums(Model):
-    """The file `sums.json` beside the history: what its lines add up to, by namespace, and by labels of jobs."""
+    """The file `sums.json` beside the history: what its lines add up to, by namespace,
+    and by labels of jobs.
+    """
 
     version: Version = 1
     # how far the files have been read, in the order in which they were last there
@@ -227,7 +259,10 @@ class Sums(Model):
 
 
 class HookProgram(Model):
-    """The command that a hooks.d file starts. Source: runtime-spec, config.md "POSIX-platform Hooks"."""
+    """The command that a hooks.d file starts.
+
+    Source: runtime-spec, config.md "POSIX-platform Hooks".
+    """
 
     path: str
     args: list[str] | None = None
@@ -236,7 +271,9 @@ class HookProgram(Model):
 
 
 class HookWhen(Model):
-    """The conditions of a hooks.d file: all hold for a container that gets its hook, or with `or` one."""
+    """The conditions of a hooks.d file: all hold for a container that gets
+    its hook, or with `or` one.
+    """
 
     always: bool | None = None
     any_of: bool | None = Field(None, alias="or")

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the names that Podman gave containers and pods.
 
-Containers: containers/storage, `containers.json` and `volatile-containers.json` (those that a reboot removes), which
-are root's files. Pods: Podman itself is asked. Without CAP_SYS_ADMIN it would take root for a rootless user, so the
-timer's reconcile leaves the mark `podman-pods.wanted` in the run directory. Where the mark is, the unit runs Podman
-with full rights before the next reconcile, which reads the answer in `podman-pods.json`. A pod's name never changes,
-so an old answer may lack a name, but has no wrong one.
+Containers: containers/storage, `containers.json` and `volatile-containers.json` (those that a
+reboot removes), which are root's files. Pods: Podman itself is asked. Without CAP_SYS_ADMIN it
+would take root for a rootless user, so the timer's reconcile leaves the mark `podman-pods.wanted`
+in the run directory. Where the mark is, the unit runs Podman with full rights before the next
+reconcile, which reads the answer in `podman-pods.json`. A pod's name never changes, so an old
+answer may lack a name, but has no wrong one.
 """
 
 from __future__ import annotations
@@ -39,18 +40,25 @@ class PodmanNames:
     def containers(self) -> Mapping[str, str]:
         """The name of each container, by its ID."""
         root = engines.read_graph_root()
-        directories = system.try_call(files.list_names, root) or ()  # one for each storage driver ever used
-        return read_containers([f"{root}/{name}" for name in directories if name.endswith("-containers")])
+        # One for each storage driver ever used.
+        directories = system.try_call(files.list_names, root) or ()
+        return read_containers(
+            [f"{root}/{name}" for name in directories if name.endswith("-containers")]
+        )
 
     def find_pod(self, digits: str) -> str | None:
-        """Return the name of a pod, by the first digits of its ID, or None if Podman has not given it."""
+        """Return the name of a pod, by the first digits of its ID,
+        or None if Podman has not given it.
+        """
         name = self._pods.get(digits)
         self._lacks_pods = self._lacks_pods or name is None
         return name
 
     @property
     def wants_pods(self) -> bool:
-        """Whether the mark should be left: a name was missing, and Podman is installed but cannot be asked here."""
+        """Whether the mark should be left: a name was missing,
+        and Podman is installed but cannot be asked here.
+        """
         return self._lacks_pods and self._podman is not None and not self._may_ask
 
     @cached_property
@@ -65,7 +73,9 @@ class PodmanNames:
     def _pods(self) -> Mapping[str, str]:
         """The name of each pod, by the first digits of its ID. Empty if there is no answer."""
         if self._podman is not None and self._may_ask:
-            ended = programs.run_program([self._podman, "pod", "ps", "--format=json"], seconds=_PATIENCE)
+            ended = programs.run_program(
+                [self._podman, "pod", "ps", "--format=json"], seconds=_PATIENCE
+            )
             try:
                 answer = formats.loads(ended.output) if ended.status == 0 else None
             except ValueError:
@@ -73,7 +83,11 @@ class PodmanNames:
         else:
             answer = system.try_call(files.read_json, f"{self._run_dir}/{_ANSWER}", _LIMIT)
         both = [(pod.get("Id"), pod.get("Name")) for pod in _list_objects(answer)]
-        return {pod[: conmon.POD_DIGITS]: name for pod, name in both if isinstance(pod, str) and isinstance(name, str)}
+        return {
+            pod[: conmon.POD_DIGITS]: name
+            for pod, name in both
+            if isinstance(pod, str) and isinstance(name, str)
+        }
 
 
 def read_containers(directories: Collection[str]) -> dict[str, str]:
@@ -85,18 +99,26 @@ def read_containers(directories: Collection[str]) -> dict[str, str]:
     for path in [f"{directory}/{name}" for directory in directories for name in _LISTS]:
         for entry in _list_objects(system.try_call(files.read_json, path, _LIMIT)):
             container, texts = entry.get("id"), entry.get("names")
-            if isinstance(container, str) and isinstance(texts, list) and texts and isinstance(texts[0], str):
+            if (
+                isinstance(container, str)
+                and isinstance(texts, list)
+                and texts
+                and isinstance(texts[0], str)
+            ):
                 given[container] = texts[0]
     return given
 
 
 def _list_objects(content: object) -> list[dict[str, Any]]:
     """Return the objects in a list, or none if the content is no list."""
-    return [entry for entry in content if isinstance(entry, dict)] if isinstance(content, list) else []
+    return (
+        [entry for entry in content if isinstance(entry, dict)] if isinstance(content, list) else []
+    )
 
 
 def name_running(pod: identity.Pod, container: str, bundle: str, places: list[str]) -> None:
-    """Add Podman's names to the pod of a container that runs already, by the storage that its bundle is in.
+    """Add Podman's names to the pod of a container that runs already,
+    by the storage that its bundle is in.
 
     `places` are the cgroups that its runtime made for it, as in system.cgroups.
     """
@@ -107,7 +129,9 @@ def name_running(pod: identity.Pod, container: str, bundle: str, places: list[st
 
 
 def add_names(state: KeyState, known: PodmanNames) -> KeyState:
-    """Add Podman's names to a key that lacks some. Return the same state if there is nothing to add.
+    """Add Podman's names to a key that lacks some.
+
+    Return the same state if there is nothing to add.
 
     Only a container whose cgroup Podman made is looked up.
     """
@@ -120,12 +144,18 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
                 members[key] = replace(member, name=identity.shorten(known.containers[container]))
             digits = digits or conmon.find_pod([member.cgroup or ""], key)
     pod = digits
-    if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and names.is_hex(pod):
+    if (
+        pod is not None
+        and state.pod_namespace is None
+        and len(pod) == conmon.POD_DIGITS
+        and names.is_hex(pod)
+    ):
         pod = identity.shorten(known.find_pod(pod)) or pod
     if pod == state.pod_name and members == state.members:
         return state
     given = next((member.name for member in members.values() if member.name), None)
     name = (state.name or given) if state.kind == "container" else None
     named = replace(state, pod_name=digits, name=name, members=members)
-    # The hook that records a container has the digits only: as a label they stay, also if the record was lost.
+    # The hook that records a container has the digits only: as a label they stay,
+    # also if the record was lost.
     return labels.keep_metric_labels(named, replace(named, pod_name=pod))

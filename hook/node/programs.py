@@ -26,7 +26,9 @@ _LONGEST_REMARK = 200
 
 
 def find_program(name: str, top: str = "") -> str | None:
-    """Return the absolute path of a program in one of the system's directories, or of a path, below `top`, or None."""
+    """Return the absolute path of a program in one of the system's directories, or of a path,
+    below `top`, or None.
+    """
     path = shutil.which(name, path=":".join(top + directory for directory in PATH.split(":")))
     return path[len(top) :] if path is not None else None
 
@@ -50,13 +52,20 @@ class Exit(NamedTuple):
         """Return why it failed, as one printable line, or None if it succeeded."""
         if self.status is None:
             return self.error
-        last = next((line.strip() for line in reversed(self.error.split("\n")) if line.strip()), "no error message")
-        shown = "".join(letter if letter.isprintable() else "?" for letter in last[:_LONGEST_REMARK])
+        last = next(
+            (line.strip() for line in reversed(self.error.split("\n")) if line.strip()),
+            "no error message",
+        )
+        shown = "".join(
+            letter if letter.isprintable() else "?" for letter in last[:_LONGEST_REMARK]
+        )
         return None if self.status == 0 else f"exit status {self.status}: {shown}"
 
 
 is_starting = False
-"""True while a program is being started: an exception of a signal's handler would leave the program behind then."""
+"""True while a program is being started:
+an exception of a signal's handler would leave the program behind then.
+"""
 
 
 def run_program(command: Sequence[str], stdin: str = "", seconds: float = 60.0) -> Exit:
@@ -67,11 +76,20 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = 60.0) 
     try:
         # A new session, so that the program can be killed together with all its children.
         program = subprocess.Popen(
-            command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=_ENVIRONMENT, start_new_session=True
+            command,
+            bufsize=0,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            cwd="/",
+            env=_ENVIRONMENT,
+            start_new_session=True,
         )
     except OSError as error:
         first = (system.try_call(files.read_head, command[0], 256) or b"").partition(b"\n")[0]
-        missing = f" ({printable(first.decode('utf-8', 'replace'))})" if first.startswith(b"#!") else ""
+        missing = (
+            f" ({printable(first.decode('utf-8', 'replace'))})" if first.startswith(b"#!") else ""
+        )
         return Exit(None, "", f"cannot start: {errno_name(error)}{missing}")
     finally:
         is_starting = False
@@ -88,7 +106,8 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = 60.0) 
         for stream in streams:
             stream.close()
         if program.returncode is None:  # it was not reaped, so its pid is not another program's
-            with suppress(ProcessLookupError, subprocess.TimeoutExpired):  # a process inside the kernel ends later
+            # A process inside the kernel ends later.
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(program.pid, signal.SIGKILL)
                 program.wait(1.0)
 
@@ -96,8 +115,8 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = 60.0) 
 def _talk(streams: list[IO[bytes]], text: str, deadline: float) -> tuple[bytes, bytes]:
     """Write a text to stdin; return all of stdout, and the end of stderr.
 
-    Popen.communicate would keep both, at any size. Raises TimeoutExpired if one is still open at the deadline, and
-    OverflowError if there is more than _LONGEST_OUTPUT.
+    Popen.communicate would keep both, at any size. Raises TimeoutExpired if one is still open at
+    the deadline, and OverflowError if there is more than _LONGEST_OUTPUT.
     """
     stdin, *readers = streams
     with suppress(BrokenPipeError):  # the program does not read its stdin

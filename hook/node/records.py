@@ -28,14 +28,17 @@ from hook.words import explain_exception, who
 ModelT = TypeVar("ModelT", bound=Model)
 
 _KEPT = 86400.0  # seconds that people have to look at an unreadable file or a failure
-_KEPT_UNNAMED = 3600.0  # the same for a failure of an unknown container: a tenant causes one with each restart
+# The same for a failure of an unknown container: a tenant causes one with each restart.
+_KEPT_UNNAMED = 3600.0
 _PATIENCE = 1.0  # seconds for a lock
 _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of the kernel's clock
 _LEAST_ROOM, _LEAST_FILES = 1 << 20, 1000
 MOST_COMPLETED = 1000
 """The completed keys that stay on record: one or two pages each."""
 DROPPED_SNAPSHOTS = "dropped_snapshots"
-"""A file in the run directory's `runs`: one byte for each completed key that was forgotten early."""
+"""A file in the run directory's `runs`:
+one byte for each completed key that was forgotten early.
+"""
 MOST_LINES = 10_000
 """Lines of history that wait on a node."""
 
@@ -71,25 +74,39 @@ class Records(Reader):
             system.close(self.descriptor)
 
     def list_part(self, part: str) -> list[str]:
-        """List a directory as Reader.list_part does, also without a run directory. Raises HookError `io`."""
+        """List a directory as Reader.list_part does, also without a run directory.
+
+        Raises HookError `io`.
+        """
         return _list(self, part) if self.descriptor >= 0 else []
 
     def is_full(self) -> bool:
-        """Whether its file system has next to no room, so that hooks may be unable to record failures."""
+        """Whether its file system has next to no room,
+        so that hooks may be unable to record failures.
+        """
         place = self.descriptor if self.descriptor >= 0 else os.path.dirname(self.path) or "."
         room = system.try_call(os.statvfs, place)
         if room is None:
             return False
-        has_space = not room.f_blocks or room.f_bavail * room.f_frsize >= _LEAST_ROOM  # 0: it has no limit
+        # 0: it has no limit.
+        has_space = not room.f_blocks or room.f_bavail * room.f_frsize >= _LEAST_ROOM
         return not (has_space and (not room.f_files or room.f_favail >= _LEAST_FILES))
 
     def count_events(self) -> dict[str, int]:
-        """Return how many events of each name RunDir.count_run has counted: too few if the file system was full."""
-        paths = {name: f"runs/{name}" for name in self.list_part("runs") if not name.startswith(".")}
+        """Return how many events of each name RunDir.count_run has counted:
+        too few if the file system was full.
+        """
+        paths = {
+            name: f"runs/{name}" for name in self.list_part("runs") if not name.startswith(".")
+        }
         look = partial(os.stat, dir_fd=self.descriptor, follow_symlinks=False)
         statuses = {name: system.try_call(look, path) for name, path in paths.items()}
         # An empty file has been made where no byte could be added.
-        return {name: max(1, status.st_size) for name, status in statuses.items() if status and S_ISREG(status.st_mode)}
+        return {
+            name: max(1, status.st_size)
+            for name, status in statuses.items()
+            if status and S_ISREG(status.st_mode)
+        }
 
 
 def read_state(run: Reader, key: str) -> KeyState | Broken | None:
@@ -122,24 +139,39 @@ def _list(run: Reader, part: str) -> list[str]:
 
 def leave_out(unhooked: Unhooked, recorded: Collection[str]) -> Unhooked:
     """Return `unhooked` without the containers that were recorded since."""
-    containers = {container: pod for container, pod in unhooked.containers.items() if container not in recorded}
+    containers = {
+        container: pod
+        for container, pod in unhooked.containers.items()
+        if container not in recorded
+    }
     return replace(unhooked, containers=containers)
 
 
 def name_unhooked(unhooked: Unhooked) -> list[str]:
     """Name the containers that were never hooked, for people."""
     pods = unhooked.containers.items()
-    rows = ((pod.namespace, pod.pod or (pod.uid and f"pod {pod.uid}"), pod.name, container) for container, pod in pods)
-    return [who(container, *names) for *names, container in sorted(rows, key=lambda row: [*map(str, row)])]
+    rows = (
+        (pod.namespace, pod.pod or (pod.uid and f"pod {pod.uid}"), pod.name, container)
+        for container, pod in pods
+    )
+    return [
+        who(container, *names)
+        for *names, container in sorted(rows, key=lambda row: [*map(str, row)])
+    ]
 
 
 def list_recorded(states: Iterable[KeyState]) -> set[str]:
-    """List the paths of the mon_groups that these keys have. A completed key has none: its groups are gone."""
+    """List the paths of the mon_groups that these keys have.
+
+    A completed key has none: its groups are gone.
+    """
     return {group.path for state in states if state.completed_at is None for group in state.groups}
 
 
 def glance_index(run: Reader, container: str) -> str | None:
-    """Read a container's key from its index without a lock; return None if there is no readable index."""
+    """Read a container's key from its index without a lock;
+    return None if there is no readable index.
+    """
     index = run.glance(Index, container)
     return index.key if index is not None else None
 
@@ -148,7 +180,9 @@ def glance_index(run: Reader, container: str) -> str | None:
 
 
 def find_early(states: Iterable[KeyState]) -> set[str]:
-    """Find the completed keys beyond the newest MOST_COMPLETED; their lines of history that wait stay."""
+    """Find the completed keys beyond the newest MOST_COMPLETED;
+    their lines of history that wait stay.
+    """
     completed = [state for state in states if state.completed_at is not None and state.groups]
     completed.sort(key=lambda state: state.completed_boottime or 0.0, reverse=True)
     return {state.key for state in completed[MOST_COMPLETED:]}
@@ -157,7 +191,9 @@ def find_early(states: Iterable[KeyState]) -> set[str]:
 def find_surplus(states: Iterable[KeyState]) -> Counter[str]:
     """Count the lines of history beyond MOST_LINES that wait, by key: the oldest ones."""
     owing = (state for state in states if state.owed is not None)
-    waiting = sorted((state.completed_boottime or 0.0, state.key, life_end.count_owed(state)) for state in owing)
+    waiting = sorted(
+        (state.completed_boottime or 0.0, state.key, life_end.count_owed(state)) for state in owing
+    )
     excess, surplus = sum(number for _, _, number in waiting) - MOST_LINES, Counter[str]()
     for _, key, number in waiting:
         if excess > 0:
@@ -167,10 +203,13 @@ def find_surplus(states: Iterable[KeyState]) -> Counter[str]:
 
 
 def find_free_share(run: Reader) -> float:
-    """Find the share of the run directory's file system that is free, of its blocks or its inodes: the smaller one."""
+    """Find the share of the run directory's file system that is free,
+    of its blocks or its inodes: the smaller one.
+    """
     room = os.statvfs(run.descriptor)
     shares = ((room.f_bavail, room.f_blocks), (room.f_favail, room.f_files))
-    return min((free / size for free, size in shares if size), default=1.0)  # size 0: it has no limit
+    # Size 0: it has no limit.
+    return min((free / size for free, size in shares if size), default=1.0)
 
 
 # --- Whether anything changes
@@ -181,19 +220,25 @@ Version = tuple[int, int]
 
 
 def read_version(run: Reader, part: str = "groups") -> int | None:
-    """Return a number that changes with each further commit to a key, or with each change of another directory.
+    """Return a number that changes with each further commit to a key,
+    or with each change of another directory.
 
-    It is None if there is no such directory, or while the last change is so young that another may get the same number.
+    It is None if there is no such directory,
+    or while the last change is so young that another may get the same number.
     """
     try:
         changed = os.stat(part, dir_fd=run.descriptor, follow_symlinks=False).st_mtime_ns
-        return changed if rare.age(part, run.descriptor) > _STEP else None  # the age last: it is of this change
+        # The age last: it is of this change.
+        return changed if rare.age(part, run.descriptor) > _STEP else None
     except FileNotFoundError:
         return None
 
 
 def list_versions(run: Reader) -> dict[str, Version]:
-    """List the keys with a record. A record that is read later has this version, or a later one. Raises OSError."""
+    """List the keys with a record.
+
+    A record that is read later has this version, or a later one. Raises OSError.
+    """
     versions = {}
     for key in run.list_names(KeyState):
         with suppress(FileNotFoundError):
@@ -213,9 +258,12 @@ class Contents:
     unreadable: set[str]  # the keys with an unreadable state
     index: dict[str, Index | None]  # by container; None if its entry is unreadable
     failed: list[str]  # the containers with a failure record
-    half_failures: list[str]  # those whose failure record is incomplete, because the hook was killed
-    asides: dict[str, list[str]]  # by key, the unreadable files that were set aside more than a day ago
-    leftovers: set[str]  # the keys of which a killed hook left files, or a lock that they must not have
+    # Those whose failure record is incomplete, because the hook was killed.
+    half_failures: list[str]
+    # By key, the unreadable files that were set aside more than a day ago.
+    asides: dict[str, list[str]]
+    # The keys of which a killed hook left files, or a lock that they must not have.
+    leftovers: set[str]
 
 
 def read_contents(run: Reader) -> Contents:
@@ -228,20 +276,33 @@ def read_contents(run: Reader) -> Contents:
     unreadable = {key for key, state in records.items() if isinstance(state, Broken)}
     asides: dict[str, list[str]] = {}
     for name in groups:
-        # The inode ends the name: a container's ID may have all of this in it, and its record ends with `.json`.
+        # The inode ends the name: a container's ID may have all of this in it,
+        # and its record ends with `.json`.
         key, _, inode = name.rpartition(ASIDE)
-        if inode.isdecimal() and names.is_container_id(key) and _is_old(run, f"groups/{name}", _KEPT):
+        if (
+            inode.isdecimal()
+            and names.is_container_id(key)
+            and _is_old(run, f"groups/{name}", _KEPT)
+        ):
             asides.setdefault(key, []).append(f"groups/{name}")
     half_written = {*_cut(groups, ".", ".tmp"), *_cut(members, ".", ".tmp")}
-    locks = {*_list(run, "locks")} - {key for key, state in states.items() if state.completed_at is None}
+    locks = {*_list(run, "locks")} - {
+        key for key, state in states.items() if state.completed_at is None
+    }
     leftovers = half_written | {name for name in locks if names.is_container_id(name)}
     half_failures = _cut(failures, ".", ".tmp")
-    return Contents(states, unreadable, index, _cut(failures, "", ".json"), half_failures, asides, leftovers)
+    return Contents(
+        states, unreadable, index, _cut(failures, "", ".json"), half_failures, asides, leftovers
+    )
 
 
 def _cut(files: list[str], start: str, end: str) -> list[str]:
     """Return the IDs between this start and this end of the files' names."""
-    stems = (file[len(start) : -len(end)] for file in files if file.startswith(start) and file.endswith(end))
+    stems = (
+        file[len(start) : -len(end)]
+        for file in files
+        if file.startswith(start) and file.endswith(end)
+    )
     return [stem for stem in stems if names.is_container_id(stem)]
 
 
@@ -267,12 +328,20 @@ def remove_half_written(run: RunDir, container: str) -> None:
 
 
 def has_old_failure(run: Reader, container: str) -> bool:
-    """Whether a failure's record, readable or not, is older than a day, or than an hour if its container is unknown."""
-    return _is_old(run, f"unmonitored/{container}.json", _KEPT_UNNAMED if container.startswith(UNNAMED) else _KEPT)
+    """Whether a failure's record, readable or not, is older than a day,
+    or than an hour if its container is unknown.
+    """
+    return _is_old(
+        run,
+        f"unmonitored/{container}.json",
+        _KEPT_UNNAMED if container.startswith(UNNAMED) else _KEPT,
+    )
 
 
 def find_job(failure: Failure) -> str | None:
-    """Return the key of the job that a process should be in; None if it is that of the process, or of a container."""
+    """Return the key of the job that a process should be in;
+    None if it is that of the process, or of a container.
+    """
     return failure.key if failure.kind == "job" and failure.key != failure.container else None
 
 
@@ -284,15 +353,19 @@ def _is_old(run: Reader, path: str, kept: float) -> bool:
 
 
 def remove_all(run: RunDir) -> None:
-    """Remove the run directory, unless a key is on record. Another program's directories in it stay.
+    """Remove the run directory, unless a key is on record.
 
-    A mount point stays, without content. Raises OSError or HookError if a hook uses it, and may have begun a key.
+    Another program's directories in it stay.
+
+    A mount point stays, without content. Raises OSError or HookError if a hook uses it,
+    and may have begun a key.
     """
     names = system.list_directory(".", run.descriptor)
     if names and "locks" not in names:  # --run-dir names a directory of others
         return
     for name in run.list_part("groups"):
-        if name.startswith("."):  # half-written, by a hook that was killed; one that is writing it tries again
+        # Half-written, by a hook that was killed; one that is writing it tries again.
+        if name.startswith("."):
             system.unlink(f"groups/{name}", run.descriptor)
     if "groups" in names:
         system.rmdir("groups", run.descriptor)
@@ -300,12 +373,15 @@ def remove_all(run: RunDir) -> None:
     # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
     for name in sorted({*names} - {"groups"}, key="locks".__eq__):
         for key in run.list_part("locks") if name == "locks" else ():
-            with run.lock(key, system.monotonic() + _PATIENCE):  # a hook that holds it may be about to make its group
+            # A hook that holds it may be about to make its group.
+            with run.lock(key, system.monotonic() + _PATIENCE):
                 pass
         if name in ours or not system.is_directory(f"{run.path}/{name}"):
             rare.remove_tree(name, run.descriptor)
     try:
         system.rmdir(run.path)
     except OSError as error:
-        if error.errno not in (errno.EBUSY, errno.ENOENT) and "groups" in system.list_directory(".", run.descriptor):
+        if error.errno not in (errno.EBUSY, errno.ENOENT) and "groups" in system.list_directory(
+            ".", run.descriptor
+        ):
             raise

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the running containers, by the OCI runtimes' command `state`.
 
-A runtime is not trusted: it may hang, print without end or print anything. Several runtimes may share one root
-directory and not read each other's containers (runc and crun share containerd's). So each is asked in turn, beginning
-with the one that keeps a file of this container, until one knows the container.
+A runtime is not trusted: it may hang, print without end or print anything. Several runtimes may
+share one root directory and not read each other's containers (runc and crun share containerd's). So
+each is asked in turn, beginning with the one that keeps a file of this container, until one knows
+the container.
 """
 
 from __future__ import annotations
@@ -23,27 +24,37 @@ Answers = tuple[dict[str, State], dict[str, str]]
 _DIRECTORIES = (
     *programs.PATH.split(":"),
     "/usr/libexec/crio",  # runtimes in CRI-O's packages
-    "/usr/lib/cri-o-runc/sbin",  # the same in older packages for Debian; also in Podman's containers.conf(5)
+    # The same in older packages for Debian; also in Podman's containers.conf(5).
+    "/usr/lib/cri-o-runc/sbin",
     "/var/lib/rancher/k3s/data/current/bin",
     "/var/lib/rancher/rke2/bin",
     "/var/lib/k0s/bin",
-    "/adopt",  # of the chart's image, which makes a runtime there: packaging/kubernetes/image/runtime.py
+    # Of the chart's image, which makes a runtime there: packaging/kubernetes/image/runtime.py.
+    "/adopt",
 )
 _ROOTS = (
-    "/run/runc",  # runc's own for root: CRI-O (runtime_root in its configuration), Podman, plain runc
+    # Runc's own for root: CRI-O (runtime_root in its configuration), Podman, plain runc.
+    "/run/runc",
     "/run/crun",  # crun's own for root: CRI-O, Podman, plain crun
-    # containerd's shim always uses /run/containerd/runc (RuncRoot), with a directory for each of containerd's
-    # namespaces: k8s.io for Kubernetes (also k3s, RKE2, k0s), default for ctr and nerdctl.
+    # containerd's shim always uses /run/containerd/runc (RuncRoot), with a directory for
+    # each of containerd's namespaces: k8s.io for Kubernetes (also k3s, RKE2, k0s),
+    # default for ctr and nerdctl.
     "/run/containerd/runc/k8s.io",
     "/run/containerd/runc/default",
-    # Docker's (moby) is left out: Docker runs no hooks, so an adopted container would never be removed.
+    # Docker's (moby) is left out: Docker runs no hooks,
+    # so an adopted container would never be removed.
 )
-# The runtimes, each with the file that it keeps of a container: a directory without one holds no container.
+# The runtimes, each with the file that it keeps of a container:
+# a directory without one holds no container.
 _STATE_FILES = {"runc": "state.json", "crun": "status"}
-_CONTAINER_TYPES = {"cri-o": "io.kubernetes.cri-o.ContainerType", "containerd": "io.kubernetes.cri.container-type"}
+_CONTAINER_TYPES = {
+    "cri-o": "io.kubernetes.cri-o.ContainerType",
+    "containerd": "io.kubernetes.cri.container-type",
+}
 _LIVE = ("created", "running", "paused")
 _PATIENCE = 4.0  # seconds for one answer
-_PATIENCE_FOR_SOME = 5.0  # for one find_states, which each reconcile calls: the next one asks for the rest
+# For one find_states, which each reconcile calls: the next one asks for the rest.
+_PATIENCE_FOR_SOME = 5.0
 _PATIENCE_IN_ALL = 8.0  # for one list_states: reconcile has other work, and a time limit
 
 
@@ -70,11 +81,14 @@ class Runtimes(NamedTuple):
         states, unanswered = self.find_states(containers.difference(known), _PATIENCE_IN_ALL)
         return states, {**problems, **dict(sorted(unanswered.items()))}
 
-    def find_states(self, containers: Collection[str], seconds: float = _PATIENCE_FOR_SOME) -> Answers:
-        """Return the states of these containers by ID, and a line for each container whose runtime did not answer.
+    def find_states(
+        self, containers: Collection[str], seconds: float = _PATIENCE_FOR_SOME
+    ) -> Answers:
+        """Return the states of these containers by ID,
+        and a line for each container whose runtime did not answer.
 
-        A state may have any status, also that of a sandbox. A container that no runtime has is in neither: it is gone,
-        or belongs to another tool. Raises nothing.
+        A state may have any status, also that of a sandbox. A container that no runtime has is in
+        neither: it is gone, or belongs to another tool. Raises nothing.
         """
         deadline = system.monotonic() + seconds
         states: dict[str, State] = {}
@@ -89,7 +103,10 @@ class Runtimes(NamedTuple):
         return states, unanswered
 
     def _ask(self, root: str, container: str, deadline: float) -> State | str | None:
-        """Return the state of a container, or why no runtime gave it. None if it is not in the root directory."""
+        """Return the state of a container, or why no runtime gave it.
+
+        None if it is not in the root directory.
+        """
         makers = _find_makers(root, container)
         problem = f"{root}: found no runtime to ask for the state of {container}"
         by_maker = sorted(self.programs, key=lambda path: os.path.basename(path) not in makers)
@@ -104,8 +121,12 @@ class Runtimes(NamedTuple):
 
 
 def list_adoptable(states: dict[str, State]) -> list[State]:
-    """List the containers that have a process, without those that hold a pod's sandbox: for these no hook runs."""
-    return [state for _, state in sorted(states.items()) if _is_live(state) and not is_sandbox(state)]
+    """List the containers that have a process, without those that hold a pod's sandbox:
+    for these no hook runs.
+    """
+    return [
+        state for _, state in sorted(states.items()) if _is_live(state) and not is_sandbox(state)
+    ]
 
 
 def _is_live(state: State) -> bool:
@@ -114,13 +135,18 @@ def _is_live(state: State) -> bool:
 
 
 def start_elsewhere(items: Sequence[T]) -> list[T]:
-    """Return the same items in turn, but begin with another one at each call, so that none is always too late."""
+    """Return the same items in turn, but begin with another one at each call,
+    so that none is always too late.
+    """
     at = int(system.boottime() * 1000) % len(items) if items else 0
     return [*items[at:], *items[:at]]
 
 
 def find_runtimes(further: Sequence[str] = ()) -> Runtimes:
-    """Find the installed runtimes. `further` are root directories besides those of the container engines."""
+    """Find the installed runtimes.
+
+    `further` are root directories besides those of the container engines.
+    """
     roots = [root for root in dict.fromkeys((*further, *_ROOTS)) if os.path.isdir(root)]
     paths = [f"{directory}/{name}" for name in _STATE_FILES for directory in _DIRECTORIES]
     by_file: dict[str, str] = {}
@@ -131,11 +157,16 @@ def find_runtimes(further: Sequence[str] = ()) -> Runtimes:
 
 def _find_makers(root: str, container: str) -> list[str]:
     """Return the runtimes that have a container in this directory, by their files."""
-    return [name for name, file in _STATE_FILES.items() if os.path.exists(f"{root}/{container}/{file}")]
+    return [
+        name for name, file in _STATE_FILES.items() if os.path.exists(f"{root}/{container}/{file}")
+    ]
 
 
 def _ask_program(command: Sequence[str], container: str, deadline: float) -> State:
-    """Return the valid state of a container, as its runtime prints it. A ValueError says why there is none."""
+    """Return the valid state of a container, as its runtime prints it.
+
+    A ValueError says why there is none.
+    """
     seconds = min(_PATIENCE, deadline - system.monotonic())
     if seconds <= 0:
         raise ValueError("skipped: the time limit was used up by other runtimes")
@@ -149,13 +180,15 @@ def _ask_program(command: Sequence[str], container: str, deadline: float) -> Sta
 
 
 def is_sandbox(state: State) -> bool:
-    """Whether a container holds its pod's sandbox, by the annotations of the runtime that its cgroup identifies.
+    """Whether a container holds its pod's sandbox,
+    by the annotations of the runtime that its cgroup identifies.
 
-    A pod's author can write the annotations of another runtime, and the user who starts a container of Podman's can
-    write those of each.
+    A pod's author can write the annotations of another runtime,
+    and the user who starts a container of Podman's can write those of each.
     """
     annotations, places = state.annotations or {}, system.cgroups(state.pid) if state.pid else []
     cgroups = [identity.find_own(place, state.id) for place in places]
     makers = filter(None, (identity.find_maker(cgroup, state.id) for cgroup in cgroups))
-    maker = next(makers, None if state.pid else annotations.get("io.container.manager"))  # one that ended has no cgroup
+    # One that ended has no cgroup.
+    maker = next(makers, None if state.pid else annotations.get("io.container.manager"))
     return annotations.get(_CONTAINER_TYPES.get(maker or "", "")) == "sandbox"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up the history: by namespace, and by labels of jobs. reconcile keeps the result in `sums.json` beside it.
+"""Adds up the history: by namespace, and by labels of jobs.
+reconcile keeps the result in `sums.json` beside it.
 
-That file says what all lines up to a place in each file of the history add up to. So a reader adds the lines behind
-these places, and a kill costs nothing. A file is known by its first line, whatever rotation has made of its name and
-its inode. Of two lines with one ID the later one counts, also if the sums have the first one already: what may still be
-replaced is kept beside them (`SummedLine`).
+That file says what all lines up to a place in each file of the history add up to. So a reader adds
+the lines behind these places, and a kill costs nothing. A file is known by its first line, whatever
+rotation has made of its name and its inode. Of two lines with one ID the later one counts, also if
+the sums have the first one already: what may still be replaced is kept beside them (`SummedLine`).
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ MOST_VALUES = 1000
 """Values of a label."""
 _MOST_NAMESPACES = 10_000
 _LIMIT = 256 << 20  # bytes of the sums: while they are made again they have the IDs of lines
-_MOST_FILES = 64  # that are known: more than rotation leaves, since one may be missed while it is renamed
-_MOST_USE = 10**18  # of an event in a line, in base units; more is damage, and the sums would have no room for it
+# That are known: more than rotation leaves, since one may be missed while it is renamed.
+_MOST_FILES = 64
+# Of an event in a line, in base units; more is damage, and the sums would have no room for it.
+_MOST_USE = 10**18
 _ROUNDS = 5  # looks at the files, which rotation may rename
 _MANY = 500  # lines between two looks at the clock
 _ID = re.compile(rb'\{"version": ?1, ?"id": ?"([^"\\]{1,100})"')
@@ -58,14 +61,20 @@ def locate(history: str) -> str:
 
 
 def find_history(options: Options) -> str:
-    """Return the history of a node: that of its hooks, or else that of its jobs. It is empty if there is none."""
+    """Return the history of a node: that of its hooks, or else that of its jobs.
+
+    It is empty if there is none.
+    """
     if options.history or options.run_dir != Options().run_dir:
         return options.history
     return paths.HISTORY
 
 
 def read(history: str) -> Sums | None:
-    """Read the sums; return None if there are none. Raises Unreadable, and ValueError if they are damaged."""
+    """Read the sums; return None if there are none.
+
+    Raises Unreadable, and ValueError if they are damaged.
+    """
     try:
         return Sums.model_validate(files.read_json(locate(history), _LIMIT))
     except files.Unreadable as error:
@@ -77,10 +86,15 @@ def read(history: str) -> Sums | None:
 
 
 def write(history: str, sums: Sums) -> None:
-    """Replace the sums: after a kill or a crash they are the old or the new ones. Raises OSError."""
+    """Replace the sums: after a kill or a crash they are the old or the new ones.
+
+    Raises OSError.
+    """
     path = locate(history)
     with files.replace_file(path, os.path.join(os.path.dirname(path), f".{NAME}.tmp")) as temporary:
-        files.write_durably(temporary, formats.dumps(sums).encode("utf-8", "backslashreplace"), 0o600)
+        files.write_durably(
+            temporary, formats.dumps(sums).encode("utf-8", "backslashreplace"), 0o600
+        )
 
 
 @dataclass
@@ -98,7 +112,9 @@ class Account:
         self.unknown_runs += sign * line.is_unknown
 
     def know(self, events: Iterable[str], since: float) -> None:
-        """Note since when these events are known, and that runs are counted of which a part is unknown."""
+        """Note since when these events are known,
+        and that runs are counted of which a part is unknown.
+        """
         for event in (RUNS, *events):
             self.since.setdefault(event, since)
 
@@ -132,12 +148,17 @@ class Reading(NamedTuple):
 
 
 class Ledger:
-    """The sums of a history as they are read further. Call it for what is added up from now on in these `labels`."""
+    """The sums of a history as they are read further.
+
+    Call it for what is added up from now on in these `labels`.
+    """
 
     def __init__(self, history: str, sums: Sums, labels: Collection[str] | None = None) -> None:
         self.history = history
         self.labels = {
-            name: {value: _open_account(total) for value, total in sums.labels.get(name, {}).items()}
+            name: {
+                value: _open_account(total) for value, total in sums.labels.get(name, {}).items()
+            }
             for name in (sums.labels if labels is None else labels)
         }
         self.namespaces = {name: _open_account(total) for name, total in sums.namespaces.items()}
@@ -145,10 +166,12 @@ class Ledger:
         self.saved, self.saved_at, self.boot = dict(sums.saved), sums.saved_at, sums.boot
         self.is_whole = sums.is_whole
         self.repeated = {*sums.repeated}
-        self._loose = deque[str]()  # the runs in `recent` that are there only until there are many later ones
+        # The runs in `recent` that are there only until there are many later ones.
+        self._loose = deque[str]()
         self.problems: list[str] = []  # a line for each file that was not read, or not to its end
         self._files = {
-            file.head: _File(file.head, file.offset, (file.inode, file.size, file.changed)) for file in sums.files
+            file.head: _File(file.head, file.offset, (file.inode, file.size, file.changed))
+            for file in sums.files
         }
 
     def close(self) -> Sums:
@@ -180,17 +203,24 @@ class Ledger:
         known = {event: value for event, value in job["use"].items() if value <= _MOST_USE}
         return SummedLine(
             key=job["key"],
-            container=job["containers"][0]["id"] if job["reason"] is not None and job["containers"] else None,
+            container=job["containers"][0]["id"]
+            if job["reason"] is not None and job["containers"]
+            else None,
             namespace=job["namespace"] or "",
             labels={name: value for name, value in job["labels"].items() if name in self.labels},
-            use={event: counters.format_number(round(value * counters.MILLION)) for event, value in known.items()},
+            use={
+                event: counters.format_number(round(value * counters.MILLION))
+                for event, value in known.items()
+            },
             is_unknown=bool(job["unknown"]) or len(known) < len(job["use"]),
             written=job.get("written"),
             at=at,
         )
 
     def get_accounts(self, namespace: str | None, labels: Mapping[str, str]) -> list[Account]:
-        """Return the accounts of what has this namespace and these labels; they are made if they are missing."""
+        """Return the accounts of what has this namespace and these labels;
+        they are made if they are missing.
+        """
         accounts = [_open(self.namespaces, namespace or "", OTHERS, _MOST_NAMESPACES)]
         for name, values in self.labels.items():
             if name in labels:
@@ -239,7 +269,9 @@ class Ledger:
         self.is_whole = True
 
     def _read_file(self, path: str, status: os.stat_result, how: Reading) -> bool:
-        """Read a file, of this status, from where it was left; return whether there was time to read it to its end."""
+        """Read a file, of this status, from where it was left;
+        return whether there was time to read it to its end.
+        """
         file = None
         try:
             with lines.opened(path) as (stream, descriptor, is_packed):
@@ -256,11 +288,13 @@ class Ledger:
                     os.fsync(descriptor)
                 file.stamp = _stamp(status)
         except (OSError, EOFError, zlib.error) as error:
-            if not isinstance(error, OSError) or error.errno != errno.ENOENT:  # else it was renamed, and is read later
+            # Else it was renamed, and is read later.
+            if not isinstance(error, OSError) or error.errno != errno.ENOENT:
                 self.problems.append(f"{os.path.basename(path)}: not read to its end: {error}")
                 name = f"inode {status.st_ino}"
                 file = file or self._files.setdefault(name, _File(name))
-                file.stamp = _stamp(status)  # so that it is read again, and this said again, when it has changed
+                # So that it is read again, and this said again, when it has changed.
+                file.stamp = _stamp(status)
         return True
 
     def _read_lines(self, stream: lines.Stream, file: _File, how: Reading) -> bool:
@@ -278,7 +312,9 @@ class Ledger:
         return True
 
     def _find_file(self, stream: lines.Stream) -> _File | None:
-        """Find out which file this is, which is the last one then; None if no line in it is whole."""
+        """Find out which file this is, which is the last one then;
+        None if no line in it is whole.
+        """
         first = stream.readline(lines.LINE)
         if not first.endswith(b"\n") and len(first) < lines.LINE:
             return None
@@ -288,11 +324,16 @@ class Ledger:
 
     def _is_read(self, status: os.stat_result) -> bool:
         """Whether a file with this status has been read to its end."""
-        return status.st_size == 0 or any(file.stamp == _stamp(status) for file in self._files.values())
+        return status.st_size == 0 or any(
+            file.stamp == _stamp(status) for file in self._files.values()
+        )
 
 
 def find_repeated(history: str) -> set[str]:
-    """Find the IDs that several lines of the files have, without parsing them. Raises Unreadable for the directory."""
+    """Find the IDs that several lines of the files have, without parsing them.
+
+    Raises Unreadable for the directory.
+    """
     known, repeated = set[bytes](), set[bytes]()
     for path in lines.list_files(history):
         try:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds running containers that never got the hook, for example because the hook-injector is not running.
+"""Finds running containers that never got the hook,
+for example because the hook-injector is not running.
 
-The hook is not called for them, so it cannot report them: reconcile does. A candidate is a container whose own cgroup
-has a process and which has no record. Only candidates are looked up in the OCI runtimes. The result is saved, because
-IDs are unique: a pod's sandbox, or a container that filters exclude, is looked up once. In the chart's containers,
-which see no runtime, the kernel tells a pod's sandbox from its containers.
+The hook is not called for them, so it cannot report them: reconcile does. A candidate is a
+container whose own cgroup has a process and which has no record. Only candidates are looked up in
+the OCI runtimes. The result is saved, because IDs are unique: a pod's sandbox, or a container that
+filters exclude, is looked up once. In the chart's containers, which see no runtime, the kernel
+tells a pod's sandbox from its containers.
 """
 
 from __future__ import annotations
@@ -26,32 +28,44 @@ from hook.validation import replace
 _NONE = Unhooked(since="", containers={}, unchecked=0, rules="", others=[])
 _STARTED = ("running", "paused")  # a `created` one may still run its createRuntime hooks
 _YOUNG = 60.0  # seconds for which a container may still run these, where no runtime can be asked
-_PAUSE_SIGNALS = 0x14002  # SIGINT, SIGTERM, SIGCHLD: those that the pause program of Kubernetes catches
+# SIGINT, SIGTERM, SIGCHLD: those that the pause program of Kubernetes catches.
+_PAUSE_SIGNALS = 0x14002
 
 
-def find_unhooked(context: Context, processes: Processes, answers: Answers | None = None) -> Unhooked | None:
-    """Find the containers that never got the hook, and save them for `list`, `doctor`, `metrics` and the next call.
+def find_unhooked(
+    context: Context, processes: Processes, answers: Answers | None = None
+) -> Unhooked | None:
+    """Find the containers that never got the hook, and save them for `list`, `doctor`,
+    `metrics` and the next call.
 
-    `answers` are what the runtimes have answered in this run already, for --adopt. Raises HookError, OSError. Returns
-    None and saves nothing if there are candidates, and neither our files nor the kernel can say whether they should
-    have the hook.
+    `answers` are what the runtimes have answered in this run already, for --adopt. Raises
+    HookError, OSError. Returns None and saves nothing if there are candidates, and neither our
+    files nor the kernel can say whether they should have the hook.
     """
     run, options = context.run, context.options
-    marked = {container for place in processes.cgroups for _, container in identity.find_marked(place)}
+    marked = {
+        container for place in processes.cgroups for _, container in identity.find_marked(place)
+    }
     running = marked.union(filter(None, map(find_container, processes.cgroups)))
     candidates = running.difference(run.list_names(Index), run.list_names(Failure))
     former = run.glance(Unhooked, "unhooked") or _NONE
     rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
     if candidates and not digest:
-        # Neither hooks.d nor a runtime is visible, as in the chart's containers. All containers of pods should have the
-        # hook then, unless it has filters, which only the runtime could apply.
-        if find_runtimes().roots or options.namespace or options.annotation or options.monitor != "all":
+        # Neither hooks.d nor a runtime is visible, as in the chart's containers. All containers of
+        # pods should have the hook then, unless it has filters, which only the runtime could apply.
+        if (
+            find_runtimes().roots
+            or options.namespace
+            or options.annotation
+            or options.monitor != "all"
+        ):
             run.remove(Unhooked, "unhooked")
             return None
         # A container that came and went between two looks, as a Job's, has left its key's record.
         left = [key for key in run.list_states() if key.kind == "pod" and not key.members]
         last_hooked = max([former.last_hooked, *(key.created_boottime or 0.0 for key in left)])
-        # While that key has not ended, what runs in its pod has outlived a container that had the hook.
+        # While that key has not ended, what runs in its pod has outlived a
+        # container that had the hook.
         unended = {key.key for key in left if key.completed_at is None}
         unhooked = _find_by_cgroup(processes, candidates, last_hooked, unended)
     else:
@@ -63,15 +77,22 @@ def find_unhooked(context: Context, processes: Processes, answers: Answers | Non
     return unhooked
 
 
-def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: float, unended: set[str]) -> Unhooked:
-    """Find the candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
+def _find_by_cgroup(
+    processes: Processes, candidates: set[str], last_hooked: float, unended: set[str]
+) -> Unhooked:
+    """Find the candidates that are containers of pods, by their cgroups,
+    and those that hold a pod's sandbox.
 
-    Leaves out those of `unended` pods and of our own, which starts before it has installed the hook, and those that
-    started just now. A sandbox is the first container of its pod, and runs the pause program: one process of one
-    thread. A tenant's container is the first only where that has ended. `last_hooked` is when the last one with the
-    hook started that is known from before, for it may have ended.
+    Leaves out those of `unended` pods and of our own, which starts before it has installed the
+    hook, and those that started just now. A sandbox is the first container of its pod, and runs the
+    pause program: one process of one thread. A tenant's container is the first only where that has
+    ended. `last_hooked` is when the last one with the hook started that is known from before, for
+    it may have ended.
     """
-    located = {places: _locate(places) for places in {process.cgroups for process in processes.by_pid.values()}}
+    located = {
+        places: _locate(places)
+        for places in {process.cgroups for process in processes.by_pid.values()}
+    }
     pods: dict[str, dict[str, list[Process]]] = {}
     for process in processes.by_pid.values():
         if (place := located[process.cgroups]) is not None:
@@ -81,8 +102,13 @@ def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: flo
     sandboxes: list[str] = []
     last = 0.0
     for uid, containers in pods.items():
-        born = {name: min(each.starttime for each in inside) / system.TICKS for name, inside in containers.items()}
-        last_hooked = max([last_hooked, *(at for name, at in born.items() if name not in candidates)])
+        born = {
+            name: min(each.starttime for each in inside) / system.TICKS
+            for name, inside in containers.items()
+        }
+        last_hooked = max(
+            [last_hooked, *(at for name, at in born.items() if name not in candidates)]
+        )
         if uid == our_pod or uid in unended:
             continue
         first = min(born, key=born.__getitem__)
@@ -94,17 +120,23 @@ def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: flo
             elif processes.boottime - born[name] > _YOUNG:
                 unhooked[name], last = UnhookedContainer(uid=uid), max(last, born[name])
     at = system.unix_time() - processes.boottime + last if last > last_hooked else None
-    return replace(_NONE, containers=unhooked, sandboxes=sandboxes, last_started_at=at, last_hooked=last_hooked)
+    return replace(
+        _NONE, containers=unhooked, sandboxes=sandboxes, last_started_at=at, last_hooked=last_hooked
+    )
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:
-    """Return the UID of a pod and its container, by the cgroups of a process. conmon is in no container: None.
+    """Return the UID of a pod and its container, by the cgroups of a process.
+    conmon is in no container: None.
 
-    Nor is a cgroup that a user made in that of a service, which may be the user's, or a container in its own.
+    Nor is a cgroup that a user made in that of a service, which may be the user's,
+    or a container in its own.
     """
     for place in places:
         for cgroup, container in identity.find_marked(place)[:1]:
-            is_pods = identity.find_maker(cgroup, container) != "libpod" and container == find_container(place)
+            is_pods = identity.find_maker(
+                cgroup, container
+            ) != "libpod" and container == find_container(place)
             uid = identity.read_pod_uid(cgroup) if is_pods and ".service/" not in cgroup else None
             if uid is not None:
                 return uid, container
@@ -112,30 +144,54 @@ def _locate(places: Iterable[str]) -> tuple[str, str] | None:
 
 
 def _read_rules(run_dir: str) -> tuple[list[Options], str]:
-    """Return which containers should have the hook, and a hash of that, which is empty if there are no rules.
+    """Return which containers should have the hook, and a hash of that,
+    which is empty if there are no rules.
 
-    The rules are the options of our hooks.d files with this run directory, and the base_runtime_specs.
+    The rules are the options of our hooks.d files with this run directory,
+    and the base_runtime_specs.
     """
-    entries = [entry for path in sorted(engines.list_hooks_dirs()) for entry in hooksd.read_directory(path)]
-    parsed = [(entry.file, hooksd.parse_options(entry.our_hook)[0]) for entry in entries if entry.our_hook is not None]
+    entries = [
+        entry for path in sorted(engines.list_hooks_dirs()) for entry in hooksd.read_directory(path)
+    ]
+    parsed = [
+        (entry.file, hooksd.parse_options(entry.our_hook)[0])
+        for entry in entries
+        if entry.our_hook is not None
+    ]
     ours = [(file, options) for file, options in parsed if options.run_dir == run_dir]
     named = {spec.path for spec in engines.read_containerd().specs}
     # An unreadable one does not count: containers do not start with it.
-    specs = sorted(path for path in named if hooksd.find_our_hooks(system.try_call(hooksd.read_hooks, path) or {}))
+    specs = sorted(
+        path
+        for path in named
+        if hooksd.find_our_hooks(system.try_call(hooksd.read_hooks, path) or {})
+    )
     text = formats.dumps([[file for file, _ in ours], specs]).encode()
-    return [options for _, options in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
+    return [options for _, options in ours], hashlib.sha256(text).hexdigest()[
+        :16
+    ] if ours or specs else ""
 
 
 def _ask_runtimes(
-    context: Context, candidates: set[str], former: Unhooked, rules: list[Options], answers: Answers | None
+    context: Context,
+    candidates: set[str],
+    former: Unhooked,
+    rules: list[Options],
+    answers: Answers | None,
 ) -> Unhooked:
     """Find out from the runtimes which candidates run and should have the hook.
 
     What is `former`, or is in the `answers` of this run, is not asked again.
     """
     run = context.run
-    known = {container: former.containers[container] for container in candidates & former.containers.keys()}
-    others, sandboxes = candidates.intersection(former.others), candidates.intersection(former.sandboxes)
+    known = {
+        container: former.containers[container]
+        for container in candidates & former.containers.keys()
+    }
+    others, sandboxes = (
+        candidates.intersection(former.others),
+        candidates.intersection(former.sandboxes),
+    )
     asked = candidates - known.keys() - others - sandboxes
     installed = find_runtimes() if asked else Runtimes([], [])
     if not installed.roots:
@@ -151,29 +207,41 @@ def _ask_runtimes(
             if is_sandbox(state):
                 sandboxes.add(container)
             elif (pod := _match(state, rules, run.path)) is not None:
-                new[container] = UnhookedContainer(namespace=pod.namespace, pod=pod.name, name=pod.container)
+                new[container] = UnhookedContainer(
+                    namespace=pod.namespace, pod=pod.name, name=pod.container
+                )
             else:
                 others.add(container)
         except (OSError, ValueError):  # for example, its bundle is gone
             unchecked += 1
-    # Read the records again: a hook that was running at the first read has written its record by now.
+    # Read the records again: a hook that was running at the first read has
+    # written its record by now.
     recorded = {*run.list_names(Index), *run.list_names(Failure)} if new else set()
-    containers = {**known, **{container: pod for container, pod in new.items() if container not in recorded}}
-    kept = {"others": sorted(others), "sandboxes": sorted(sandboxes), "last_hooked": former.last_hooked}
+    containers = {
+        **known,
+        **{container: pod for container, pod in new.items() if container not in recorded},
+    }
+    kept = {
+        "others": sorted(others),
+        "sandboxes": sorted(sandboxes),
+        "last_hooked": former.last_hooked,
+    }
     return replace(_NONE, containers=containers, unchecked=unchecked, **kept)
 
 
 def _match(state: State, rules: list[Options], run_dir: str) -> identity.Pod | None:
     """Return the pod of a container that should have the hook, with its names, or None.
 
-    The cgroup that its runtime was asked for counts, since the container can have moved its process to another one.
-    Raises OSError, ValueError if its config.json is unreadable.
+    The cgroup that its runtime was asked for counts, since the container can have moved its process
+    to another one. Raises OSError, ValueError if its config.json is unreadable.
     """
     path = f"{state.bundle}/config.json"
     whole = files.read_json(path, files.BUNDLE)
     bundle = Config.model_validate(whole)
     places = list_requested(bundle)
-    pod = identity.identify_pod(state.id, Annotations.model_validate(state.annotations or {}), places)
+    pod = identity.identify_pod(
+        state.id, Annotations.model_validate(state.annotations or {}), places
+    )
     name_running(pod, state.id, state.bundle, places)
     hooks = hooksd.find_our_hooks(hooksd.list_hooks(path, whole))  # it has the hook
     given = [hooksd.parse_options(hook)[0] for hook in hooks]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does one action, if the node still needs it.
 
-An action is about one key and holds its lock, which it takes without waiting: the next run handles a busy key. Under
-the lock the key is diagnosed again, so that an outdated plan does no harm. Actions consist of steps of the hook path,
-each of which survives a kill.
+An action is about one key and holds its lock, which it takes without waiting: the next run handles
+a busy key. Under the lock the key is diagnosed again, so that an outdated plan does no harm.
+Actions consist of steps of the hook path, each of which survives a kill.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ _ENOUGH = 100  # tasks of no known container, of which a few are named
 
 
 def carry_out(survey: Survey, action: Action) -> bool | Mover:
-    """Carry out an action. Return whether it was needed, or the mover of the threads that it brings in.
+    """Carry out an action.
+
+    Return whether it was needed, or the mover of the threads that it brings in.
 
     That mover was started, and may have failed. Raises HookError, OSError.
     """
@@ -61,12 +63,19 @@ def carry_out(survey: Survey, action: Action) -> bool | Mover:
     if action.verb == "remove":
         return reclaim.remove_orphan(survey.context, action.path)
     if action.verb == "rebuild" and not action.key:
-        holders = processes.describe_tasks(system.try_call(survey.context.resctrl.tasks, action.path))
-        raise HookError(Reason.IO, f"it has tasks of several keys, and its name is none of them: {holders}")
+        holders = processes.describe_tasks(
+            system.try_call(survey.context.resctrl.tasks, action.path)
+        )
+        raise HookError(
+            Reason.IO, f"it has tasks of several keys, and its name is none of them: {holders}"
+        )
     if action.state is not None:
         running = action.state
-        container = make_container(running.id, running.pid or 0, running.bundle, running.annotations)
-        # Its runtime named the pid after the survey. So a process that the survey saw is the container's.
+        container = make_container(
+            running.id, running.pid or 0, running.bundle, running.annotations
+        )
+        # Its runtime named the pid after the survey.
+        # So a process that the survey saw is the container's.
         if not survey.processes.is_alive(container):
             return False
         with lock_joining(survey, container) as other_keys:
@@ -86,12 +95,15 @@ def carry_out(survey: Survey, action: Action) -> bool | Mover:
     # The calls below take the lock again, as a hook does.
     if action.verb == "remake":
         return make_again(survey, state, action.container)
-    return bring_in(survey, action.key, action.container, survey.late.limit(action.container)) or False
+    return (
+        bring_in(survey, action.key, action.container, survey.late.limit(action.container)) or False
+    )
 
 
 def _find(needed: Iterable[Action], action: Action) -> Action | None:
     """Find an action among those that are needed now."""
-    # After a remake for another container of the key, this one only needs its threads moved in (adopt).
+    # After a remake for another container of the key,
+    # this one only needs its threads moved in (adopt).
     same = (action.id, replace(action, verb="adopt").id if action.verb == "remake" else "")
     return next((other for other in needed if other.id in same), None)
 
@@ -99,7 +111,8 @@ def _find(needed: Iterable[Action], action: Action) -> Action | None:
 def _act_on_failure(survey: Survey, action: Action) -> bool | Mover:
     """Retry a failed createRuntime, or remove its failure record."""
     run, container = survey.context.run, action.container
-    # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
+    # Read the record again, to forget it under its lock: the container may have been restarted,
+    # and have failed again.
     if action.verb == "retry":
         return retry_failure(survey, container)
     with run.lock(container, system.monotonic()):
@@ -109,7 +122,8 @@ def _act_on_failure(survey: Survey, action: Action) -> bool | Mover:
     return True
 
 
-# --- The actions that hold the lock of their key: `state` is the recorded one, or an empty one if none is readable
+# --- The actions that hold the lock of their key: `state` is the recorded one, or an empty one if
+# none is readable
 
 
 def _prune(survey: Survey, locked: LockedKey, state: KeyState, action: Action) -> None:
@@ -150,8 +164,12 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: in
         raise errors[0]
 
 
-def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: bool = False) -> bool:
-    """End a key, or finish an end that was killed; return whether anything was to do. Raises HookError, OSError.
+def end_key(
+    context: Context, locked: LockedKey, state: KeyState, *, by_order: bool = False
+) -> bool:
+    """End a key, or finish an end that was killed; return whether anything was to do.
+
+    Raises HookError, OSError.
 
     `by_order` says that all of its groups go, whether or not its members live.
     """
@@ -168,14 +186,15 @@ def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: b
 def _evict(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
     """Move out tasks that are not ours.
 
-    `tasks` lists every task that has the group's RMID: after an RMID is reused, that includes old tasks that no program
-    moved.
+    `tasks` lists every task that has the group's RMID: after an RMID is reused,
+    that includes old tasks that no program moved.
 
-    A hook records a container under the lock before it moves its init, so the record that the tasks were compared with
-    has every container whose init is among them.
+    A hook records a container under the lock before it moves its init, so the record that the tasks
+    were compared with has every container whose init is among them.
     """
     kernel = survey.context.resctrl
-    for tid in {*action.strangers} & (kernel.tasks(action.path) or set()):  # not one that is in its own group by now
+    # Not one that is in its own group by now.
+    for tid in {*action.strangers} & (kernel.tasks(action.path) or set()):
         try:
             kernel.expel(action.path, tid)
         except HookError as error:
@@ -187,35 +206,50 @@ def _evict(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action)
 
 
 def _write_rebuilt(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    """Find the groups and the members of a key again. Raises HookError if a task matches no known container.
+    """Find the groups and the members of a key again.
 
-    Members are the live processes in the index. Of what the index lacks, the cgroups' names say which container it is.
-    The next pass drops dead ones, and ends a key without members.
+    Raises HookError if a task matches no known container.
+
+    Members are the live processes in the index. Of what the index lacks, the cgroups' names say
+    which container it is. The next pass drops dead ones, and ends a key without members.
     """
     context, key = survey.context, state.key
     # The groups with the key in their name, and those without a record, at the survey and now.
-    others = {path for path, owner in survey.owners.items() if owner == key and not reclaim.is_recorded(context, path)}
-    others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in survey.ctrl_groups}
+    others = {
+        path
+        for path, owner in survey.owners.items()
+        if owner == key and not reclaim.is_recorded(context, path)
+    }
+    others |= {
+        f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in survey.ctrl_groups
+    }
     groups = [*state.groups]
     for path in sorted(others.difference(group.path for group in state.groups)):
         if context.resctrl.exists(path) and survey.find_owner(path) == key:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=survey.groups.name_ctrl_group(path)))
     indexes = _read_indexes(survey, key)
-    located = {name: process for name, index in indexes.items() if (process := find_process(name, index))}
+    located = {
+        name: process for name, index in indexes.items() if (process := find_process(name, index))
+    }
     members = {**_find_members(survey, groups, located), **state.members}
     is_job = any(map(processes.parse_job_process, members))
     # A cgroup that is named as a job is no container's.
     unindexed = {} if is_job else _find_by_cgroups(survey, key, groups, {*members, *located})
-    file = next(filter(None, [state.history_file, *(index.history_file for index in indexes.values())]), "")
-    job_labels = next(filter(None, (index.job_labels for index in indexes.values())), state.job_labels)
+    file = next(
+        filter(None, [state.history_file, *(index.history_file for index in indexes.values())]), ""
+    )
+    job_labels = next(
+        filter(None, (index.job_labels for index in indexes.values())), state.job_labels
+    )
     index = Index(key=key, history_file=file, job_labels=job_labels)
     kind = "job" if is_job else state.kind
     rebuilt = life_turns.rebuild(state, groups, {**members, **unindexed}, kind, index)
     for name, member in unindexed.items():
         context.run.write_index(name, rebuilt, member)
     settle(context, locked, rebuilt)
-    for group in locked.state.groups if locked.state is not None else []:  # a completed key has none
+    # A completed key has none.
+    for group in locked.state.groups if locked.state is not None else []:
         if context.resctrl.exists(group.path):
             create.write_begin(context, locked, group.path, is_made=False)
     rebuilt = locked.state or rebuilt
@@ -223,12 +257,16 @@ def _write_rebuilt(survey: Survey, locked: LockedKey, state: KeyState, _action: 
     if not is_job and (unknown := _find_unknown(survey, rebuilt, located)):
         holders = processes.describe_tasks(unknown)
         raise HookError(Reason.IO, f"its group has tasks that match no known container: {holders}")
-    # With its names at once: until then its metrics are not exported, and their labels do not change any more.
+    # With its names at once: until then its metrics are not exported,
+    # and their labels do not change any more.
     settle(context, locked, validation.replace(name_members(survey, rebuilt), recovering=False))
 
 
 def _read_indexes(survey: Survey, key: str) -> dict[str, Index]:
-    """Read what the index has of a key now, by container. Raises OSError if a part of it cannot be read."""
+    """Read what the index has of a key now, by container.
+
+    Raises OSError if a part of it cannot be read.
+    """
     unread = [container for container, index in survey.records.index.items() if index is None]
     indexes = {}
     for name in [*survey.indexed.get(key, ()), *unread]:
@@ -239,8 +277,12 @@ def _read_indexes(survey: Survey, key: str) -> dict[str, Index]:
     return indexes
 
 
-def _find_members(survey: Survey, groups: list[MonGroup], located: dict[str, tuple[int, int]]) -> dict[str, Member]:
-    """Make members of the live processes in the index of a key that has groups, each in the one that lists it."""
+def _find_members(
+    survey: Survey, groups: list[MonGroup], located: dict[str, tuple[int, int]]
+) -> dict[str, Member]:
+    """Make members of the live processes in the index of a key that has groups,
+    each in the one that lists it.
+    """
     tasks = {group.path: survey.context.resctrl.tasks(group.path) or set() for group in groups}
     members = {}
     for name, (pid, starttime) in located.items() if groups else ():
@@ -253,11 +295,15 @@ def _find_members(survey: Survey, groups: list[MonGroup], located: dict[str, tup
     return members
 
 
-def _find_by_cgroups(survey: Survey, key: str, groups: list[MonGroup], known: Collection[str]) -> dict[str, Member]:
-    """Find the containers in the groups of a key, except the `known` ones: each by the process that started first.
+def _find_by_cgroups(
+    survey: Survey, key: str, groups: list[MonGroup], known: Collection[str]
+) -> dict[str, Member]:
+    """Find the containers in the groups of a key, except the `known` ones:
+    each by the process that started first.
 
-    They have no entry in the index, or one of an earlier version. The cgroups' names decide: a container of the index,
-    the key itself, or a text that looks like an ID. Only processes of the survey count.
+    They have no entry in the index, or one of an earlier version. The cgroups' names
+    decide: a container of the index, the key itself, or a text that looks like an ID. Only
+    processes of the survey count.
     """
     run, before, members = survey.context.run, survey.processes.by_pid, dict[str, Member]()
     texts = {*survey.records.index, key}
@@ -268,19 +314,24 @@ def _find_by_cgroups(survey: Survey, key: str, groups: list[MonGroup], known: Co
             for name in filter(None, (processes.find_container(place, texts) for place in cgroups)):
                 if name in known or name in members:
                     continue
-                is_of_key = (records.glance_index(run, name) or key) == key  # a hook may have recorded it since
+                # A hook may have recorded it since.
+                is_of_key = (records.glance_index(run, name) or key) == key
                 if is_of_key and not system.is_dead(pid, starttime):  # last, as above
                     cgroup = identity.choose_cgroup(cgroups, name)
-                    members[name] = Member(pid=pid, starttime=starttime, group=group.path, cgroup=cgroup)
+                    members[name] = Member(
+                        pid=pid, starttime=starttime, group=group.path, cgroup=cgroup
+                    )
     return members
 
 
-def _find_unknown(survey: Survey, state: KeyState, located: dict[str, tuple[int, int]]) -> list[int]:
+def _find_unknown(
+    survey: Survey, state: KeyState, located: dict[str, tuple[int, int]]
+) -> list[int]:
     """Find the live tasks of no known container in the groups of a key.
 
-    Tasks of a container in the index do not count: its init has ended, or a reused RMID brought in those of another
-    key's, which are evicted later. Nor do tasks that started after the survey: each is a child of another task, or of a
-    container that a hook has recorded.
+    Tasks of a container in the index do not count: its init has ended, or a reused RMID brought in
+    those of another key's, which are evicted later. Nor do tasks that started after the survey:
+    each is a child of another task, or of a container that a hook has recorded.
     """
     tids = {tid for group in state.groups for tid in survey.context.resctrl.tasks(group.path) or ()}
     look, index = survey.processes, survey.records.index
@@ -288,7 +339,8 @@ def _find_unknown(survey: Survey, state: KeyState, located: dict[str, tuple[int,
     known: set[int] = set()
     for member in state.members.values():
         known |= look.find_pids(member) | look.find_pids_in_own_cgroup(member)
-        reading = look.read_threads_in_own_cgroup(member)  # also those whose cgroup /proc does not show
+        # Also those whose cgroup /proc does not show.
+        reading = look.read_threads_in_own_cgroup(member)
         tids -= reading.tids if reading is not None else set()
     # A failed read took these for dead, or they may live.
     missing = located.keys() - state.members.keys()
@@ -307,16 +359,22 @@ def _find_unknown(survey: Survey, state: KeyState, located: dict[str, tuple[int,
 
 _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "rebuild": _write_rebuilt,
-    "drop": lambda survey, locked, _, action: remove_members(survey.context, locked, [action.container]),
+    "drop": lambda survey, locked, _, action: remove_members(
+        survey.context, locked, [action.container]
+    ),
     "end": lambda survey, locked, state, _: end_key(survey.context, locked, state),
     "evict": _evict,
     "retire": lambda survey, locked, *_: reclaim.remove_retired(survey.context, locked),
-    "forget": lambda survey, _locked, _state, action: survey.context.run.remove(Index, action.container),
+    "forget": lambda survey, _locked, _state, action: survey.context.run.remove(
+        Index, action.container
+    ),
     "name": lambda survey, locked, state, _: settle(
         survey.context, locked, labels.keep_metric_labels(state, name_members(survey, state))
     ),
     "prune": _prune,
-    "write": lambda survey, locked, state, _: write_owed(survey.context, locked, state, survey.surplus[state.key]),
+    "write": lambda survey, locked, state, _: write_owed(
+        survey.context, locked, state, survey.surplus[state.key]
+    ),
     "note": _note,
     "mark": _mark,
     "tidy": _tidy,
@@ -324,15 +382,18 @@ _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] 
 """The function for each verb of an action that holds its key's lock."""
 
 
-# --- Bringing in containers that run already: as createRuntime, but all threads of each are moved into its group
+# --- Bringing in containers that run already: as createRuntime, but all threads of each are moved
+# into its group
 
 
-def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str] | None) -> Container:
+def make_container(
+    name: str, pid: int, bundle: str, annotations: dict[str, str] | None
+) -> Container:
     """Make the container of a hook, for one that runs already.
 
-    The cgroup that its runtime was asked for names its pod, never the present one of its process, which the container
-    may have made itself. Without it the pod in the annotations is not trusted. Without `annotations`, those in its
-    bundle's config.json count.
+    The cgroup that its runtime was asked for names its pod, never the present one of its process,
+    which the container may have made itself. Without it the pod in the annotations is not trusted.
+    Without `annotations`, those in its bundle's config.json count.
     """
     config = read_config(bundle) if bundle else None
     if annotations is None and config is not None:
@@ -343,21 +404,26 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     parsed = container.annotations
     names_pod = not container.pod.is_podmans and (parsed.pod_uid or parsed.cri_sandbox_uid)
     if not places and (annotations is None or names_pod):
-        problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"
+        problem = (
+            f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute "
+            "linux.cgroupsPath"
+        )
         hint = "restart the container, so that its hook runs; --key=container works without it"
         container.pod.problem = HookError(Reason.BAD_KEY, problem, hint=hint)
     return container
 
 
 def adopt_running(survey: Survey, container: Container, other_keys: Iterable[str]) -> bool | Mover:
-    """Do createRuntime for a running container; if no key can be derived, under the one in its index.
+    """Do createRuntime for a running container; if no key can be derived,
+    under the one in its index.
 
     Returns False if filters leave it out.
     """
     options, run = survey.context.options, survey.context.run
     if leaves_out(options, container.pod):
         return False
-    if container.pod.uid is None:  # the option is about Podman's containers: a pod has a line if its hook says so
+    # The option is about Podman's containers: a pod has a line if its hook says so.
+    if container.pod.uid is None:
         container.history_file = container.history_file or options.history
     key = None
     if container.starttime is not None and report.guess_key(options, container) is None:
@@ -368,7 +434,9 @@ def adopt_running(survey: Survey, container: Container, other_keys: Iterable[str
 
 
 def retry_failure(survey: Survey, name: str) -> bool | Mover:
-    """Retry a failed createRuntime with its recorded key; return False if the container has ended, or is monitored."""
+    """Retry a failed createRuntime with its recorded key;
+    return False if the container has ended, or is monitored.
+    """
     failure = survey.context.run.glance(Failure, name)
     if failure is None:
         return False
@@ -380,23 +448,27 @@ def retry_failure(survey: Survey, name: str) -> bool | Mover:
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name
     with lock_joining(survey, container) as other_keys:
-        # After its start time was read: the pid can have become another process's since the plan was made. And under
-        # the lock: a release removes the record of a job's.
+        # After its start time was read: the pid can have become another process's since the plan
+        # was made. And under the lock: a release removes the record of a job's.
         is_needed = any(action.verb == "retry" for action in diagnose_failure(survey, name))
         if not is_needed or survey.context.run.glance(Failure, name) != failure:
             return False
         if failure.key is not None and failure.kind is not None:
             return _monitor(survey, container, (failure.key, failure.kind), other_keys)
         if container.all_annotations is None:
-            raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
+            raise HookError(
+                Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable"
+            )
         return adopt_running(survey, container, other_keys)
 
 
 def lock_process(context: Context, pid: int, starttime: int | None) -> LockedKey:
-    """Take the lock of a process, under which a tool lets it join a key, a job's or a container's. Raises HookError.
+    """Take the lock of a process, under which a tool lets it join a key, a job's or a container's.
 
-    One that holds it may wait for the lock of a key, and never the other way round. A hook takes none: nothing else
-    joins with the process of a container that is new.
+    Raises HookError.
+
+    One that holds it may wait for the lock of a key, and never the other way round. A hook takes
+    none: nothing else joins with the process of a container that is new.
     """
     name = processes.name_job_process(pid, starttime or 0)
     lock = f"{name:-<{LONGEST_KEY + 1}}"  # which is no job's key
@@ -405,10 +477,13 @@ def lock_process(context: Context, pid: int, starttime: int | None) -> LockedKey
 
 @contextmanager
 def lock_joining(survey: Survey, container: Container) -> Iterator[set[str]]:
-    """Hold the lock of a process that is to join a key; `as` gives the keys that it may be in. Raises HookError.
+    """Hold the lock of a process that is to join a key; `as` gives the keys that it may be in.
 
-    Those are its keys at the survey, and those since then by what it is called in the index: as the process of a job,
-    or as the container that its cgroup names. A key that the survey could not read may have any process.
+    Raises HookError.
+
+    Those are its keys at the survey, and those since then by what it is called in the index: as the
+    process of a job, or as the container that its cgroup names. A key that the survey could not
+    read may have any process.
     """
     context, pid = survey.context, container.pid
     with lock_process(context, pid, container.starttime):
@@ -421,24 +496,32 @@ def lock_joining(survey: Survey, container: Container) -> Iterator[set[str]]:
 
 
 def check_job_processes(survey: Survey, key: str, joining: list[Container]) -> str:
-    """Return the ctrl_group that the processes and the job are in. Raises HookError about one that cannot join."""
+    """Return the ctrl_group that the processes and the job are in.
+
+    Raises HookError about one that cannot join.
+    """
     state = survey.states.get(key)
     groups = [group for group in state.groups if group.end is None] if state is not None else []
     classes, paths = {group.ctrl_group for group in groups}, {group.path for group in groups}
     place = ""
     for process in joining:
         about = f"process {process.pid}"
-        if system.is_dead(process.pid, process.starttime):  # what has its number by now is not asked about
+        # What has its number by now is not asked about.
+        if system.is_dead(process.pid, process.starttime):
             raise HookError(Reason.TASK_GONE, f"{about} has ended")
         for other in survey.states.values():
             for container, member in other.members.items():
                 if other.key != key and process.pid in survey.processes.find_pids(member):
-                    raise HookError(Reason.USAGE, f"{about} is of {container}, a member of key {other.key}")
+                    raise HookError(
+                        Reason.USAGE, f"{about} is of {container}, a member of key {other.key}"
+                    )
         path = survey.groups.find(process.pid)
         if path is None:
             raise HookError(Reason.TASK_GONE, f"{about} has ended")
         if survey.groups.is_others(path):
-            raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in {path}, a mon_group of another tool")
+            raise HookError(
+                Reason.NO_CTRL_GROUP, f"{about} is in {path}, a mon_group of another tool"
+            )
         name = survey.context.options.group_prefix + key
         if "/mon_groups/" in path and path not in paths and path.rpartition("/")[2] != name:
             raise HookError(Reason.USAGE, f"{about} is in {path}, the group of another key")
@@ -446,7 +529,9 @@ def check_job_processes(survey: Survey, key: str, joining: list[Container]) -> s
         classes = classes or {place}
         if place not in classes:
             its = ", ".join(sorted(classes))
-            raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in the ctrl_group {place}, and its job in {its}")
+            raise HookError(
+                Reason.NO_CTRL_GROUP, f"{about} is in the ctrl_group {place}, and its job in {its}"
+            )
     return place
 
 
@@ -457,25 +542,36 @@ def make_again(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     """
     context, member = survey.context, state.members[name]
     container = read_container(name, member.pid, "", {}, [])
-    if container.starttime != member.starttime or survey.groups.is_others(survey.groups.find(member.pid) or ""):
+    if container.starttime != member.starttime or survey.groups.is_others(
+        survey.groups.find(member.pid) or ""
+    ):
         return False
     try:
         with lock_joining(survey, container) as other_keys:
             return _monitor(survey, container, (state.key, state.kind), other_keys, was_in=True)
     finally:  # also if the new group got no RMID: the old group may hold the last one
-        # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
-        with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
+        # Only if the old group is empty. Killed before this,
+        # it stays on record and is removed with its key.
+        with context.run.lock(
+            state.key, system.monotonic() + context.options.lock_timeout
+        ) as locked:
             reclaim.remove_retired(context, locked, left=member.group)
 
 
 def _monitor(
-    survey: Survey, container: Container, key: Key | None, other_keys: Iterable[str], *, was_in: bool = False
+    survey: Survey,
+    container: Container,
+    key: Key | None,
+    other_keys: Iterable[str],
+    *,
+    was_in: bool = False,
 ) -> bool | Mover:
-    """Monitor a container under this key, or the one that createRuntime derives, and begin to move all its tasks in.
+    """Monitor a container under this key, or the one that createRuntime derives,
+    and begin to move all its tasks in.
 
-    Returns False if filters leave it out. A failure is recorded like a hook's, unless the container has ended
-    (`task_gone`). If it `was_in`, the group is made again, so its tasks were counted for most of the time, and their
-    CPU time so far is not added to late_cpu.
+    Returns False if filters leave it out. A failure is recorded like a hook's, unless the container
+    has ended (`task_gone`). If it `was_in`, the group is made again, so its tasks were counted for
+    most of the time, and their CPU time so far is not added to late_cpu.
     """
     context = survey.context
     used = 0.0 if was_in else processes.cpu_seconds(container.pid)
@@ -506,11 +602,13 @@ def _monitor(
     return bring_in(survey, name, container.id, None if was_in else math.inf) or True
 
 
-def _create(survey: Survey, container: Container, key: Key | None, other_keys: Iterable[str]) -> Key | None:
+def _create(
+    survey: Survey, container: Container, key: Key | None, other_keys: Iterable[str]
+) -> Key | None:
     """Do createRuntime in the ctrl_group where the process is.
 
-    If the kernel does not show that, it is where the survey has read the process. The kernel refuses another one; then
-    the process has moved since, and all groups are read again.
+    If the kernel does not show that, it is where the survey has read the process. The kernel
+    refuses another one; then the process has moved since, and all groups are read again.
     """
     context = survey.context
     path = survey.groups.find(container.pid) if system.resctrl_groups(container.pid) is None else ""
@@ -523,24 +621,32 @@ def _create(survey: Survey, container: Container, key: Key | None, other_keys: I
                 raise
     survey.groups = read_groups(context)
     path = survey.groups.find(container.pid) or context.resctrl.root
-    return create.create_runtime(context, container, key, survey.groups.name_ctrl_group(path), other_keys)
+    return create.create_runtime(
+        context, container, key, survey.groups.name_ctrl_group(path), other_keys
+    )
 
 
-def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
-    report.write_record(context, report.make_failure(error, "reconcile", container, key, is_monitored=is_monitored))
+def _record(
+    context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool
+) -> None:
+    report.write_record(
+        context, report.make_failure(error, "reconcile", container, key, is_monitored=is_monitored)
+    )
 
 
 def _has_group(context: Context, key: Key) -> bool:
     """Whether a key has a group, so that one more container needs no RMID."""
     state = context.run.glance(KeyState, key[0])
-    return state is not None and any(not context.resctrl.is_gone(group.path) for group in state.groups)
+    return state is not None and any(
+        not context.resctrl.is_gone(group.path) for group in state.groups
+    )
 
 
 def bring_in(survey: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:
     """Look at the threads of a container, and begin to move each that is outside its group.
 
-    Returns the mover, which may not have ended, or may have ended with an error; None if the container has ended.
-    Raises HookError, OSError.
+    Returns the mover, which may not have ended, or may have ended with an error; None if the
+    container has ended. Raises HookError, OSError.
     """
     state = survey.context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
@@ -551,15 +657,27 @@ def bring_in(survey: Survey, key: str, container: str, longest_late: float | Non
     outside = processes.find_pids(member, outside_own_cgroup=True)
 
     def read() -> set[int]:
-        # The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
+        # The cgroup file system lists the threads in its own cgroup;
+        # its other processes are read in /proc, one by one.
         reading = processes.read_threads_in_own_cgroup(member)
-        tids, is_whole = (reading.tids, not reading.unread) if reading is not None else (set[int](), False)
+        tids, is_whole = (
+            (reading.tids, not reading.unread) if reading is not None else (set[int](), False)
+        )
         if outside or not is_whole:
             tids |= processes.reread_threads(member, outside_own_cgroup=is_whole)
         return tids
 
     count_late = partial(survey.late.count_thread, key, longest_late)
-    others = {member.pid: member.starttime, **{pid: processes.by_pid[pid].starttime for pid in outside}}
-    mover = Mover(survey.context, Place(key, container, member), Source(read, others), count_late, survey.groups)
+    others = {
+        member.pid: member.starttime,
+        **{pid: processes.by_pid[pid].starttime for pid in outside},
+    }
+    mover = Mover(
+        survey.context,
+        Place(key, container, member),
+        Source(read, others),
+        count_late,
+        survey.groups,
+    )
     mover.start()
     return mover

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which actions a node needs, from a survey of it. Changes nothing.
 
-Each rule is written here once. A pass lists all actions, without a lock. Before an action is done, those of its key are
-listed again under the key's lock, and it is skipped unless it is still among them.
+Each rule is written here once. A pass lists all actions, without a lock. Before an
+action is done, those of its key are listed again under the key's lock, and it is skipped
+unless it is still among them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Action:
     path: str = ""  # of a mon_group, or of a file of the run directory
     why: str = ""
     strangers: tuple[int, ...] = ()  # the threads to move out
-    names: tuple[str | None, ...] = (None, None, None)  # as labels.name_key, on record or in a failure
+    # As labels.name_key, on record or in a failure.
+    names: tuple[str | None, ...] = (None, None, None)
     state: State | None = None  # of the running container to adopt
 
     @property
@@ -56,7 +58,9 @@ class Action:
 
     def __str__(self) -> str:
         about = self.path or who(self.container or self.key, *self.names)
-        of_key = f" of {short_id(self.key)}" if self.container and self.key and not self.path else ""
+        of_key = (
+            f" of {short_id(self.key)}" if self.container and self.key and not self.path else ""
+        )
         return f"{self.verb} {about}{of_key}: {self.why}"
 
 
@@ -66,14 +70,24 @@ def diagnose(survey: Survey) -> list[Action]:
     for key in survey.list_keys():
         try:
             actions += diagnose_key(survey, key, survey.states.get(key))
-        except OSError as error:  # what cannot be read is not taken for absent, and stops no other key
+        except (
+            OSError
+        ) as error:  # what cannot be read is not taken for absent, and stops no other key
             survey.unread[key] = error
     for path in survey.orphans:
         is_listed = _is_listed(survey, reclaim.parse_key(survey.context, path))
         if not is_listed and not survey.context.resctrl.has_live_task(path):
-            actions.append(Action("remove", path=path, why="this group has no record, and it has no tasks"))
+            actions.append(
+                Action("remove", path=path, why="this group has no record, and it has no tasks")
+            )
     if None in survey.lost:
-        actions.append(Action("rebuild", path=survey.lost[None], why="this group has no record, and it has live tasks"))
+        actions.append(
+            Action(
+                "rebuild",
+                path=survey.lost[None],
+                why="this group has no record, and it has live tasks",
+            )
+        )
     for container in survey.records.failed:
         actions += diagnose_failure(survey, container)
     for container in survey.records.half_failures:
@@ -81,8 +95,11 @@ def diagnose(survey: Survey) -> list[Action]:
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
-def diagnose_key(survey: Survey, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
-    """List the actions that a key needs, those that cost most to find last; `state` is its record, if readable.
+def diagnose_key(
+    survey: Survey, key: str, state: KeyState | None, only: str = ""
+) -> Iterator[Action]:
+    """List the actions that a key needs, those that cost most to find last;
+    `state` is its record, if readable.
 
     With `only`, a container of the key, the actions for its other containers are left out.
     """
@@ -93,7 +110,11 @@ def diagnose_key(survey: Survey, key: str, state: KeyState | None, only: str = "
     is_live = state.completed_at is None
     rest = _diagnose_tasks(survey, state, only) if is_live else _diagnose_completed(survey, state)
     for action in chain(of_files, _diagnose_record(survey, state), rest):
-        yield action if any(action.names) else replace(action, names=labels.name_key(state, action.container))
+        yield (
+            action
+            if any(action.names)
+            else replace(action, names=labels.name_key(state, action.container))
+        )
 
 
 def _is_listed(survey: Survey, key: str | None) -> bool | None:
@@ -101,23 +122,33 @@ def _is_listed(survey: Survey, key: str | None) -> bool | None:
     return key in survey.live if survey.live is not None else None
 
 
-def _diagnose_files(survey: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
+def _diagnose_files(
+    survey: Survey, key: str, state: KeyState | None, only: str
+) -> Iterator[Action]:
     """List the actions that a key needs because of its files in the run directory."""
     contents = survey.records
-    rebuilds = state.recovering if state is not None else key in contents.unreadable or key in survey.lost
+    rebuilds = (
+        state.recovering if state is not None else key in contents.unreadable or key in survey.lost
+    )
     if rebuilds:
         problem = "is unreadable" if key in contents.unreadable else "is lost"
-        yield Action("rebuild", key, why=f"its record {problem if state is None else 'may lack members'}")
+        yield Action(
+            "rebuild", key, why=f"its record {problem if state is None else 'may lack members'}"
+        )
     for container in [only] if only else survey.indexed.get(key, ()):
         is_member = state is not None and container in state.members
-        is_awaited = state is None and key in map(partial(reclaim.parse_key, survey.context), survey.orphans)
+        is_awaited = state is None and key in map(
+            partial(reclaim.parse_key, survey.context), survey.orphans
+        )
         index = survey.records.index.get(container)
         if not (rebuilds or is_member or is_awaited) and index is not None and index.key == key:
             yield Action("forget", key, container, why="it is in the index but not a member")
     for path in contents.asides.get(key, ()):
         yield Action("tidy", key, path=path, why="it was set aside a day ago")
     stays = state is not None and state.completed_at is None
-    if key in contents.leftovers and (state is None or not stays or records.has_leftovers(survey.context.run, state)):
+    if key in contents.leftovers and (
+        state is None or not stays or records.has_leftovers(survey.context.run, state)
+    ):
         yield Action("tidy", key, why="a hook that was killed left temporary files")
 
 
@@ -140,19 +171,30 @@ def _diagnose_record(survey: Survey, state: KeyState) -> Iterator[Action]:
         if state.groups and all(is_held(survey.context, state, group) for group in state.groups):
             survey.held.add(key)
             return
-        why = "it has no members" if state.lingering_since is None else "its linger time is over, or its pod is gone"
+        why = (
+            "it has no members"
+            if state.lingering_since is None
+            else "its linger time is over, or its pod is gone"
+        )
         yield Action("end", key, why=why)
 
 
 def _diagnose_completed(survey: Survey, state: KeyState) -> Iterator[Action]:
     """List the actions that a completed key needs."""
     key = state.key
-    if state.stopped and any(survey.context.resctrl.has_live_task(group.path) for group in state.groups):
+    if state.stopped and any(
+        survey.context.resctrl.has_live_task(group.path) for group in state.groups
+    ):
         yield Action("end", key, why="its end was interrupted")
     # A time in the future is of another boot, if the run directory survives one.
-    is_old = abs(survey.boottime - (state.completed_boottime or 0.0)) >= survey.context.options.snapshot_ttl
+    is_old = (
+        abs(survey.boottime - (state.completed_boottime or 0.0))
+        >= survey.context.options.snapshot_ttl
+    )
     if (state.groups or state.owed is None) and (is_old or key in survey.early):
-        yield Action("prune", key, why="its snapshot is older than --snapshot-ttl" if is_old else EARLY)
+        yield Action(
+            "prune", key, why="its snapshot is older than --snapshot-ttl" if is_old else EARLY
+        )
 
 
 def _diagnose_tasks(survey: Survey, state: KeyState, only: str) -> Iterator[Action]:
@@ -166,7 +208,8 @@ def _diagnose_tasks(survey: Survey, state: KeyState, only: str) -> Iterator[Acti
         action = _diagnose_member(survey, state, container, threads)
         if action is not None and not state.recovering:
             yield action
-    if threads is None or only or state.recovering:  # a task may belong to a member without a record
+    # A task may belong to a member without a record.
+    if threads is None or only or state.recovering:
         return
     for group in state.groups:
         strangers = sorted(threads.find_strangers(group.path, state))
@@ -175,8 +218,13 @@ def _diagnose_tasks(survey: Survey, state: KeyState, only: str) -> Iterator[Acti
             yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))
 
 
-def _diagnose_member(survey: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
-    """Find the action that a member needs. Its threads are counted in any case: else they would be strangers."""
+def _diagnose_member(
+    survey: Survey, state: KeyState, container: str, threads: Threads | None
+) -> Action | None:
+    """Find the action that a member needs.
+
+    Its threads are counted in any case: else they would be strangers.
+    """
     member, key = state.members[container], state.key
     is_listed = _is_listed(survey, key)
     why = "its process is dead" if is_listed is None else "its key is not in the list of --live"
@@ -189,32 +237,55 @@ def _diagnose_member(survey: Survey, state: KeyState, container: str, threads: T
         return Action("drop", key, container, why=why)
     if place.taker is not None:
         why = f"another tool has moved it to {place.taker}: a part of its use is unknown"
-        has_gone = any(group.path == member.group and survey.is_gone(group) for group in state.groups)
+        has_gone = any(
+            group.path == member.group and survey.is_gone(group) for group in state.groups
+        )
         return Action("note", key, container, why=why) if has_gone or not state.taken else None
     if not place.is_in_place:
-        return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
+        return Action(
+            "remake",
+            key,
+            container,
+            why="its group is gone, or its process is in another ctrl_group",
+        )
     # A former process of this ID has no index entry (names.name_displaced).
-    if survey.records.index.get(container) is None and container == names.get_container_id(container):
-        return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
+    if survey.records.index.get(container) is None and container == names.get_container_id(
+        container
+    ):
+        return Action(
+            "remake",
+            key,
+            container,
+            why="its index entry is missing, so poststop cannot find the key",
+        )
     if not place.to_move:
         return None
-    # The initial counters must be read before the first thread enters the group, as in createRuntime.
+    # The initial counters must be read before the first thread enters the group,
+    # as in createRuntime.
     is_counted = bool(survey.context.options.snapshot_ttl or state.history_file)
-    has_begun = any(group.path == member.group and group.begin is not None for group in state.groups)
+    has_begun = any(
+        group.path == member.group and group.begin is not None for group in state.groups
+    )
     verb = "adopt" if has_begun or not is_counted else "remake"
     return Action(verb, key, container, why=f"{place.to_move} of its threads are not in its group")
 
 
 def _find_other_key(survey: Survey, key: str, member: Member) -> str | None:
-    """Return the one key that a process stays in if others have it as a member, too; None if it is this key.
+    """Return the one key that a process stays in if others have it as a member, too;
+    None if it is this key.
 
-    That is the key in whose group it is. Only two calls at one moment can let a process join two keys.
+    That is the key in whose group it is. Only two calls at one moment can
+    let a process join two keys.
     """
     keys = {*survey.memberships.get(member.pid, ())} | {key}
     if len(keys) == 1:
         return None
     # Read again: another key may have lost it since the survey.
-    states = [state for other in sorted(keys) if (state := survey.context.run.glance(KeyState, other)) is not None]
+    states = [
+        state
+        for other in sorted(keys)
+        if (state := survey.context.run.glance(KeyState, other)) is not None
+    ]
     process = member.pid, member.starttime
     places = {
         state.key: other.group
@@ -223,41 +294,61 @@ def _find_other_key(survey: Survey, key: str, member: Member) -> str | None:
         if (other.pid, other.starttime) == process
     }
     place = survey.groups.find(member.pid)
-    stays = next((other for other, group in places.items() if group == place), next(iter(places), key))
+    stays = next(
+        (other for other, group in places.items() if group == place), next(iter(places), key)
+    )
     return stays if stays != key else None
 
 
 def diagnose_failure(survey: Survey, container: str) -> Iterator[Action]:
     """List the action that a container with a failure record needs."""
     failure = survey.context.run.glance(Failure, container)
-    is_lone = survey.records.index.get(container) is None  # else the failure record goes when the member is dropped
+    # Else the failure record goes when the member is dropped.
+    is_lone = survey.records.index.get(container) is None
     if failure is None or (failure.pid is None and failure.stage != "poststop"):
         if is_lone and records.has_old_failure(survey.context.run, container):
-            yield Action("forget", container=container, why="its failure record has no pid, and is old")
+            yield Action(
+                "forget", container=container, why="its failure record has no pid, and is old"
+            )
         return
     is_over = is_lone  # only a failure of poststop names no process
     if failure.pid is not None:
-        is_over = _has_dead_process(failure) or (failure.key is not None and _is_listed(survey, failure.key) is False)
-    names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
+        is_over = _has_dead_process(failure) or (
+            failure.key is not None and _is_listed(survey, failure.key) is False
+        )
+    names_process = failure.pid is not None and (
+        failure.starttime is not None or failure.boottime is not None
+    )
     known = failure.namespace, failure.pod, failure.name or records.find_job(failure)
     action = Action("forget", container=container, names=known)
     if is_over:
         yield replace(action, why="it failed, and is gone")
     elif failure.kind == "job" and _is_member(survey.context.run, container):
         yield replace(action, why="it is a member of a job")
-    elif survey.is_mounted and names_process and not (failure.monitored or _is_final(survey, failure)):
-        yield replace(action, verb="retry", why=f"it is running but not monitored ({failure.reason})")
+    elif (
+        survey.is_mounted
+        and names_process
+        and not (failure.monitored or _is_final(survey, failure))
+    ):
+        yield replace(
+            action, verb="retry", why=f"it is running but not monitored ({failure.reason})"
+        )
 
 
 def _is_final(survey: Survey, failure: Failure) -> bool:
-    """Whether another try is of no use. A container whose process is a member of another key may leave that."""
+    """Whether another try is of no use.
+
+    A container whose process is a member of another key may leave that.
+    """
     if failure.reason == Reason.USAGE and failure.kind != "job":
         return failure.pid in survey.memberships
     return failure.reason in _NOT_AGAIN
 
 
 def _is_member(run: RunDir, container: str) -> bool:
-    """Whether a container is a member of a key now: since the survey a failed call may have taken it out again."""
+    """Whether a container is a member of a key now:
+    since the survey a failed call may have taken it out again.
+    """
     state = run.glance(KeyState, records.glance_index(run, container) or "")
     return state is not None and container in state.members
 
@@ -274,14 +365,19 @@ def _has_dead_process(failure: Failure) -> bool:
 def name_members(survey: Survey, state: KeyState) -> KeyState:
     """Add names to the record of a live key that lacks some: the kubelet's, or Podman's.
 
-    A record that was rebuilt from the kernel has none. The files with the names are read only if one is missing.
+    A record that was rebuilt from the kernel has none.
+    The files with the names are read only if one is missing.
     """
     if state.kind != "pod":
         return podman.add_names(state, survey.podman)
     pod = survey.kubelet.pods.get(state.key) if state.pod_name is None else None
     members = dict(state.members)
     for container, member in state.members.items():
-        name = survey.kubelet.containers.get(names.get_container_id(container)) if member.name is None else None
+        name = (
+            survey.kubelet.containers.get(names.get_container_id(container))
+            if member.name is None
+            else None
+        )
         if name is not None:
             members[container] = validation.replace(member, name=name)
     if pod is None and members == state.members:
@@ -300,7 +396,8 @@ class Threads:
         self._survey = survey
         self._key = state.key
         kernel = survey.context.resctrl
-        # Path of a group -> IDs of the threads in it; no entry, or None, if the group is gone or was recreated.
+        # Path of a group -> IDs of the threads in it; no entry, or None,
+        # if the group is gone or was recreated.
         self._inside = {
             group.path: kernel.tasks(group.path)
             for group in state.groups
@@ -310,11 +407,16 @@ class Threads:
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
     def locate_container(self, container: str, member: Member) -> Whereabouts:
-        """Locate a container whose init is alive. If another tool has taken it, none of its threads is to be moved."""
+        """Locate a container whose init is alive.
+
+        If another tool has taken it, none of its threads is to be moved.
+        """
         groups, group, inside = self._survey.groups, member.group, self._inside.get(member.group)
         path = group if member.pid in (inside or ()) else groups.find(member.pid)
         is_taken = path is not None and path != group and groups.is_others(path)
-        is_in_place = inside is not None and (path in (None, group) or is_of_parent(group, path or ""))
+        is_in_place = inside is not None and (
+            path in (None, group) or is_of_parent(group, path or "")
+        )
         place = Whereabouts(path if is_taken else None, is_in_place)
         if is_taken or is_in_place:
             place = self._count_threads(member, place)
@@ -331,18 +433,24 @@ class Threads:
         self._owned[member.group] |= threads
         if place.taker is not None:
             return place
-        # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended.
+        # A new thread that has ended by now may be part of a chain of forks.
+        # Older ones may just have ended.
         missing = threads - (self._inside.get(member.group) or set())
-        places = self._locate(member, {tid for tid in missing if tid in fresh or not system.is_dead(tid)})
+        places = self._locate(
+            member, {tid for tid in missing if tid in fresh or not system.is_dead(tid)}
+        )
         to_move = places.pop(OUTSIDE, 0) + places.pop(None, 0)
-        elsewhere = ((path, number) for path, number in places.items() if path not in (INSIDE, None))
+        elsewhere = (
+            (path, number) for path, number in places.items() if path not in (INSIDE, None)
+        )
         return place._replace(to_move=to_move, elsewhere=tuple(elsewhere), unread=unread)
 
     def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
         """Count the places of threads that seem to be outside, as `locate` names them.
 
-        A program that forks and exits in its group can end before its place is read. So this looks again until a thread
-        is known to be outside, or none ended too early. After the last look those that ended count.
+        A program that forks and exits in its group can end before its place is read. So this
+        looks again until a thread is known to be outside, or none ended too early. After the last
+        look those that ended count.
         """
         survey = self._survey
         places: dict[int, str | None] = {}
@@ -360,30 +468,43 @@ class Threads:
         return Counter(places.values())
 
     def find_strangers(self, path: str, state: KeyState) -> set[int]:
-        """Find the threads in a group that are in no cgroup of a member, once all live members were looked at."""
+        """Find the threads in a group that are in no cgroup of a member,
+        once all live members were looked at.
+        """
         survey = self._survey
         tids = (self._inside.get(path) or set()) - self._owned[path]
         if not tids:
             return tids
         strangers = find_strangers(tids, survey.find_live(state), survey.processes)
-        # The record was read before the tasks. A container may have joined in between: check again with a new one.
+        # The record was read before the tasks. A container may have joined in between:
+        # check again with a new one.
         now = survey.context.run.glance(KeyState, self._key) if strangers else None
-        return find_strangers(strangers, survey.find_live(now), survey.processes) if now is not None else set()
+        return (
+            find_strangers(strangers, survey.find_live(now), survey.processes)
+            if now is not None
+            else set()
+        )
 
 
 def find_strangers(tids: set[int], live: dict[str, Member], processes: Processes) -> set[int]:
-    """Choose the threads that are in no member's cgroup, among threads in a key's group that no known process has.
+    """Choose the threads that are in no member's cgroup,
+    among threads in a key's group that no known process has.
 
-    There are none if a member has no cgroup of its own: its processes cannot be recognized. A thread that started after
-    the look at the processes may be a member's child that has left its cgroup: the next look decides.
+    There are none if a member has no cgroup of its own: its processes cannot be recognized. A
+    thread that started after the look at the processes may be a member's child that has left its
+    cgroup: the next look decides.
     """
-    cgroups = [*filter(None, (find_own_cgroup(container, member) for container, member in live.items()))]
+    cgroups = [
+        *filter(None, (find_own_cgroup(container, member) for container, member in live.items()))
+    ]
     if not live or len(cgroups) < len(live):
         return set()
 
     def is_stranger(tid: int) -> bool:
         places = system.cgroups(tid)  # a thread has those of its process
-        is_elsewhere = places and not any(is_within(place, cgroup) for place in places for cgroup in cgroups)
+        is_elsewhere = places and not any(
+            is_within(place, cgroup) for place in places for cgroup in cgroups
+        )
         return bool(is_elsewhere) and system.is_dead(tid) is False and not processes.is_newer(tid)
 
     return set(filter(is_stranger, tids))

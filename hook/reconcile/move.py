@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves a container's threads into its group: what reconcile, watch and jobs share.
 
-A mover looks and moves until a look finds no thread outside. Each look reads all threads of the cgroup at once, and
-each thread outside is moved at once; both take some 0.1 ms. So it also gets a program that lives as a chain of
-processes of a few milliseconds each: what a thread forks after its move is in the group. Each mover is started first;
-then `finish` steps those that have not ended in turn.
+A mover looks and moves until a look finds no thread outside. Each look reads all threads of the
+cgroup at once, and each thread outside is moved at once; both take some 0.1 ms. So it also gets a
+program that lives as a chain of processes of a few milliseconds each: what a thread forks after its
+move is in the group. Each mover is started first; then `finish` steps those that have not ended in
+turn.
 
-A child of a fork that began before its parent's move is outside, and appears only when the fork ends, which can take
-any time (a parent of vfork waits for its child). We do not wait for that: the next look of reconcile or watch finds it.
+A child of a fork that began before its parent's move is outside, and appears only when the fork
+ends, which can take any time (a parent of vfork waits for its child). We do not wait for that: the
+next look of reconcile or watch finds it.
 """
 
 from __future__ import annotations
@@ -42,16 +44,23 @@ class Source(NamedTuple):
     """Where a mover finds the threads of its container."""
 
     read: Callable[[], Collection[int]]  # returns those that may be outside
-    others: Mapping[int, int] = {}  # the processes that are not in its own cgroup, if it has one: start times, by pid
-    # Whether nothing is moved unless the container's init is alive and in the group: createRuntime's last step.
+    # The processes that are not in its own cgroup, if it has one: start times, by pid.
+    others: Mapping[int, int] = {}
+    # Whether nothing is moved unless the container's init is alive and in the group:
+    # createRuntime's last step.
     needs_init: bool = False
 
 
 class Mover:
     """Moves the threads of one container into its group, step by step."""
 
-    def __init__(self, context: Context, place: Place, source: Source, count_late: CountLate, groups: Groups) -> None:
-        """Prepare to move threads. `count_late` gets each that was moved, with its `stat_fields`."""
+    def __init__(
+        self, context: Context, place: Place, source: Source, count_late: CountLate, groups: Groups
+    ) -> None:
+        """Prepare to move threads.
+
+        `count_late` gets each that was moved, with its `stat_fields`.
+        """
         self.member = place.member
         self.moved = 0  # threads, since `take_count`
         self.outside = 0  # threads that the last look found outside
@@ -67,11 +76,13 @@ class Mover:
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
     def step(self, tids: Collection[int] | None = None, until: float = math.inf) -> bool:
-        """Look once, or just at the threads `tids`, and move those outside; return whether the mover has ended.
+        """Look once, or just at the threads `tids`, and move those outside;
+        return whether the mover has ended.
 
-        It moves until this time, and for 0.2 s at most. It ends when a look finds no thread outside, or with an
-        `error`: the kernel refuses, or, as WRONG_CTRL_GROUP, the container's init is in another ctrl_group. Threads in
-        another ctrl_group, and those in another tool's group, stay there.
+        It moves until this time, and for 0.2 s at most. It ends when a look finds no thread
+        outside, or with an `error`: the kernel refuses, or, as WRONG_CTRL_GROUP, the container's
+        init is in another ctrl_group. Threads in another ctrl_group, and those in another tool's
+        group, stay there.
         """
         began = system.monotonic()
         try:
@@ -81,7 +92,11 @@ class Mover:
             has_moved = self._move_all(threads, min(began + _SECONDS, until))
         except (HookError, OSError) as error:
             is_gone = isinstance(error, HookError) and error.kind in GONE
-            self.error = None if is_gone and system.is_dead(self.member.pid, self.member.starttime) else error
+            self.error = (
+                None
+                if is_gone and system.is_dead(self.member.pid, self.member.starttime)
+                else error
+            )
             self.has_ended = True
         else:
             self.has_ended = not (self.outside or has_moved)
@@ -89,7 +104,9 @@ class Mover:
         return self.has_ended
 
     def start(self) -> None:
-        """Take the first step and, unless it left threads outside, look again: most movers have ended then."""
+        """Take the first step and, unless it left threads outside, look again:
+        most movers have ended then.
+        """
         began = system.monotonic()
         if not self.step() and not self.outside:
             system.sleep(_PAUSE)
@@ -116,7 +133,8 @@ class Mover:
         before = self.moved
         new = {*tids} - self._settled
         if len(new) > 1 or not self._shows_groups:
-            # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
+            # One read of the group shows which are inside. Read one by one,
+            # the last of many might end before its turn.
             self._settled |= self._context.resctrl.tasks(self.member.group) or set()
             # Else a task of another tool's group in the same ctrl_group could be moved.
             if new - self._settled and not self._shows_groups:
@@ -135,15 +153,17 @@ class Mover:
     def _has_init(self) -> bool:
         """Whether the container's init is alive and in the group."""
         pid, starttime = self.member.pid, self.member.starttime
-        return not system.is_dead(pid, starttime) and is_inside(self._context, pid, self.member.group)
+        return not system.is_dead(pid, starttime) and is_inside(
+            self._context, pid, self.member.group
+        )
 
     def _move(self, tid: int) -> bool:
         """Move a thread unless it is in the group or must stay; return False if it has ended.
 
         A thread that has ended may have another one under its number.
 
-        The kernel takes a number. Its thread is the container's own if it started at the same time before we look whose
-        it is and after the move.
+        The kernel takes a number. Its thread is the container's own if it started at the same time
+        before we look whose it is and after the move.
         """
         group = self.member.group
         if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
@@ -171,9 +191,13 @@ class Mover:
         return True
 
     def _is_ours(self, tid: int) -> bool:
-        """Whether a thread is in the member's own cgroup, or its path cannot be read, or it is one of the others'."""
+        """Whether a thread is in the member's own cgroup, or its path cannot be read,
+        or it is one of the others'.
+        """
         own, places = self._own_cgroup, system.cgroups(tid)
-        is_inside = own is not None and (not places or any(processes.is_in_container(place, own) for place in places))
+        is_inside = own is not None and (
+            not places or any(processes.is_in_container(place, own) for place in places)
+        )
         if is_inside:
             return True
         process = system.try_call(processes.look_at, processes.read_status(tid, "Tgid"))
@@ -181,30 +205,42 @@ class Mover:
 
 
 def explain_outside(number: int, moved: int, pid: int | None = None) -> HookError:
-    """Make the error that says how many threads of a container are outside. `pid` is its init, if that is known."""
+    """Make the error that says how many threads of a container are outside.
+
+    `pid` is its init, if that is known.
+    """
     problem = f"{number} of its threads are still outside its group, after {moved} were moved in"
-    hint = "it has too many threads, or forks faster than they can be moved; the next run looks again"
+    hint = (
+        "it has too many threads, or forks faster than they can be moved; the next run looks again"
+    )
     if pid is not None and _is_frozen(pid):
         hint = "it is frozen; the next run looks again"
     return HookError(Reason.IO, problem, hint=hint)
 
 
 def _is_frozen(pid: int) -> bool:
-    """Whether a process is frozen with its cgroup: by the freezer of cgroup v1 its threads wait in the kernel (D)."""
+    """Whether a process is frozen with its cgroup:
+    by the freezer of cgroup v1 its threads wait in the kernel (D).
+    """
     names = (name for name in system.cgroups(pid) if name.startswith("freezer:"))
     places = filter(None, (system.try_call(system.cgroup_directory, name) for name in names))
-    texts = (system.try_call(files.read_text, f"{place}/freezer.state", files.CONFIGURATION) for place in places)
+    texts = (
+        system.try_call(files.read_text, f"{place}/freezer.state", files.CONFIGURATION)
+        for place in places
+    )
     return any((text or "").startswith("FR") for text in texts)
 
 
 def finish(movers: Collection[Mover], longest: float = math.inf) -> None:
     """Step these movers in turn until each has ended.
 
-    They have what each of them has left of 0.2 s, together, and at most `longest`. A mover that has not ended then
-    leaves the rest to the next look.
+    They have what each of them has left of 0.2 s, together, and at most `longest`. A mover that has
+    not ended then leaves the rest to the next look.
     """
     waiting = [mover for mover in movers if not mover.has_ended]
-    until = system.monotonic() + min(longest, sum(max(0.0, _SECONDS - mover.seconds) for mover in waiting))
+    until = system.monotonic() + min(
+        longest, sum(max(0.0, _SECONDS - mover.seconds) for mover in waiting)
+    )
     while waiting and system.monotonic() < until:
         if not any(mover.outside for mover in waiting):
             system.sleep(_PAUSE)
@@ -227,10 +263,11 @@ def read_groups(context: Context) -> Groups:
 
 
 def locate(groups: Groups, tid: int, path: str) -> str | None:
-    """Return where a thread is, seen from a mon_group: INSIDE, OUTSIDE, or the path of a group where it must stay.
+    """Return where a thread is, seen from a mon_group: INSIDE, OUTSIDE,
+    or the path of a group where it must stay.
 
-    A thread stays in a group of another tool, and in one of another ctrl_group. The answer is None if the thread has
-    ended or the kernel does not show it.
+    A thread stays in a group of another tool, and in one of another ctrl_group. The answer is None
+    if the thread has ended or the kernel does not show it.
     """
     place = groups.find(tid)
     if place is None or place == path:
@@ -241,7 +278,11 @@ def locate(groups: Groups, tid: int, path: str) -> str | None:
 def is_inside(context: Context, tid: int, path: str) -> bool:
     """Whether a thread is in a mon_group, also on kernels without /proc/PID/cpu_resctrl_groups."""
     groups = system.resctrl_groups(tid)
-    return context.resctrl.path(*groups) == path if groups is not None else tid in (context.resctrl.tasks(path) or ())
+    return (
+        context.resctrl.path(*groups) == path
+        if groups is not None
+        else tid in (context.resctrl.tasks(path) or ())
+    )
 
 
 def is_of_parent(path: str, place: str) -> bool:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reconcile and watch count: the record reconcile.json, and the CPU time that no group was charged for.
+"""What reconcile and watch count: the record reconcile.json,
+and the CPU time that no group was charged for.
 
 That is what threads had used before they were moved into their group: their late CPU time.
 """
@@ -19,7 +20,8 @@ from hook.store import RunDir
 from hook.validation import replace
 
 _MOST_REMEMBERED = 4096  # threads
-_SECONDS_FULL = 1e12  # the most of models.Seconds: what a damaged record has beyond it starts from 0 again
+# The most of models.Seconds: what a damaged record has beyond it starts from 0 again.
+_SECONDS_FULL = 1e12
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
 
@@ -40,16 +42,20 @@ class LateCpu:
         """Read from the record of reconcile what `limit` asks for; return the record."""
         last = read_record(run)
         is_of_this_boot = last.looked_at <= system.boottime()
-        self._looked_at, self._left_outside = (last.looked_at if is_of_this_boot else 0.0), last.outside.keys()
+        self._looked_at, self._left_outside = (
+            (last.looked_at if is_of_this_boot else 0.0),
+            last.outside.keys(),
+        )
         return last
 
     def limit(self, container: str) -> float:
-        """Return the most CPU seconds that count as late for a thread older than the last look of a complete run.
+        """Return the most CPU seconds that count as late for a thread older than the
+        last look of a complete run.
 
-        That look found the container's threads in its group, so their time was charged. A thread that has left the
-        group since and comes back counts nothing: how much it had used by then is on no record. If that look left
-        threads of the container outside, any may be one of them, and the time since then is the most that it can have
-        used.
+        That look found the container's threads in its group, so their time was charged. A thread
+        that has left the group since and comes back counts nothing: how much it had used by then is
+        on no record. If that look left threads of the container outside, any may be one of them,
+        and the time since then is the most that it can have used.
         """
         return system.boottime() - self._looked_at if container in self._left_outside else 0.0
 
@@ -59,9 +65,11 @@ class LateCpu:
             self.by_key[key] = self.by_key.get(key, 0.0) + seconds
 
     def count_thread(self, key: str, longest: float | None, tid: int, fields: list[str]) -> None:
-        """Count the late CPU time of a thread with these `stat_fields` that was moved: none of it twice.
+        """Count the late CPU time of a thread with these `stat_fields` that
+        was moved: none of it twice.
 
-        `longest` is the most that counts of a thread older than the last look; if it is None, nothing counts.
+        `longest` is the most that counts of a thread older than the last look;
+        if it is None, nothing counts.
         """
         born, used = int(fields[19]), (int(fields[11]) + int(fields[12])) / system.TICKS
         late = used - self._used.get((tid, born), 0.0)
@@ -86,7 +94,9 @@ class LateCpu:
                 self._unsummed += self.by_key.pop(key)
         if self._unsummed:
             with suppress(OSError):
-                change_record(run, lambda last: {"late_cpu": (last.late_cpu + self._unsummed) % _SECONDS_FULL})
+                change_record(
+                    run, lambda last: {"late_cpu": (last.late_cpu + self._unsummed) % _SECONDS_FULL}
+                )
                 self._unsummed = 0.0
 
 
@@ -96,11 +106,17 @@ def read_record(run: RunDir) -> ReconcileRecord:
 
 
 def change_record(run: RunDir, change: Callable[[ReconcileRecord], dict[str, Any]]) -> None:
-    """Set the fields of reconcile.json that `change` returns, under a lock of their own. Raises OSError."""
+    """Set the fields of reconcile.json that `change` returns, under a lock of their own.
+
+    Raises OSError.
+    """
     descriptor = system.open_lock(_LOCK, run.descriptor)
     try:
-        # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
-        system.try_flock(descriptor) or rare.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
+        # Without the lock, counts of another run that ends in this moment may be
+        # lost, but not this one's.
+        system.try_flock(descriptor) or rare.wait_for_flock(
+            descriptor, system.monotonic() + _PATIENCE
+        )
         last = read_record(run)
         run.write(ReconcileRecord, "reconcile", replace(last, **change(last)))
     finally:

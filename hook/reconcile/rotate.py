@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a new file of the history when it is large, and compresses the former ones: `.1`, `.2.gz` to `.12.gz`.
+"""Starts a new file of the history when it is large, and compresses the former ones: `.1`,
+`.2.gz` to `.12.gz`.
 
-A hook opens the file by its name for each line. One that had it open when it was renamed appends to `.1`. That stays as
-it is until the next rotation, and is compressed only when no process has it open to write.
+A hook opens the file by its name for each line. One that had it open when it was renamed
+appends to `.1`. That stays as it is until the next rotation, and is compressed only when no
+process has it open to write.
 
-Which crash each order survives: a file is renamed only to a free name, the oldest first, so that a kill leaves a gap
-among the numbers, and no file is lost. A compressed file has its name when the disk has all of it, and then the former
-one goes. Killed in between, both are there with the same lines, and the next run compresses again.
+Which crash each order survives: a file is renamed only to a free name, the oldest first, so that a
+kill leaves a gap among the numbers, and no file is lost. A compressed file has its name when the
+disk has all of it, and then the former one goes. Killed in between, both are there with the same
+lines, and the next run compresses again.
 """
 
 from __future__ import annotations
@@ -31,14 +34,17 @@ _PACKED = ".gz"
 
 
 def rotate(history: str) -> bool:
-    """Start a new file if the history is large; return whether it was. Compress what a former run has left.
+    """Start a new file if the history is large; return whether it was.
+
+    Compress what a former run has left.
 
     Raises OSError. Another process that does this now is not waited for.
     """
     directory = os.path.dirname(history)
     if not os.path.isdir(directory):
         return False
-    if not os.access(directory, os.W_OK):  # before the file is large: a unit, or a mount, may not let it write there
+    # Before the file is large: a unit, or a mount, may not let it write there.
+    if not os.access(directory, os.W_OK):
         raise files.Unreadable(directory, "not writable here", errno.EROFS)
     descriptor = files.open_to_lock(directory)
     try:
@@ -59,7 +65,10 @@ def _rotate(history: str) -> bool:
 
 
 def _make_room(history: str, number: int) -> None:
-    """Let no file have this number: each has the next one then, up to a gap. The last one is removed."""
+    """Let no file have this number: each has the next one then, up to a gap.
+
+    The last one is removed.
+    """
     ends = [end for end in ("", _PACKED) if os.path.lexists(f"{history}.{number}{end}")]
     if ends and number < MOST_FILES:
         _make_room(history, number + 1)
@@ -76,7 +85,10 @@ def _compress_all(history: str) -> None:
     for number in range(2, MOST_FILES + 1):
         path = f"{history}.{number}"
         if os.path.lexists(path):
-            with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as content:
+            with (
+                files.opened(path) as descriptor,
+                os.fdopen(descriptor, "rb", closefd=False) as content,
+            ):
                 if _is_complete(descriptor):
                     _compress(path, content)
 
@@ -98,7 +110,9 @@ def _is_complete(descriptor: int) -> bool:
 def _compress(path: str, content: IO[bytes]) -> None:
     packed = path + _PACKED
     if os.path.lexists(packed) and _read_first(packed) != content.readline(_PIECE):
-        raise files.Unreadable(packed, "not made of the file without .gz: give it another number", errno.EEXIST)
+        raise files.Unreadable(
+            packed, "not made of the file without .gz: give it another number", errno.EEXIST
+        )
     content.seek(0)
     directory, name = os.path.split(packed)
     with (

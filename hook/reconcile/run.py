@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs reconcile: surveys, diagnoses and acts in passes. It may run beside hooks and other reconciles.
+"""Runs reconcile: surveys, diagnoses and acts in passes.
 
-All containers share the time of a run. Each gets one look and one move first (reconcile/move); what is still outside
-after all actions of a pass is moved then, in turn. Another container is the first one in each run, and the action of
-one that was not reached has failed. Whether an action has succeeded is decided by `_decide`, and at the end of the run
-by what the last look finds outside.
+It may run beside hooks and other reconciles.
+
+All containers share the time of a run. Each gets one look and one move first (reconcile/move); what
+is still outside after all actions of a pass is moved then, in turn. Another container is the first
+one in each run, and the action of one that was not reached has failed. Whether an action has
+succeeded is decided by `_decide`, and at the end of the run by what the last look finds outside.
 """
 
 from __future__ import annotations
@@ -34,10 +36,15 @@ from hook.store import RunDir
 from hook.words import explain, format_count, printable, short_id, who
 
 _MOST_PASSES = 3
-_SECONDS = 20.0  # of a run, after which no further container is brought in: there is other work, and a limit of 45 s
+# Of a run, after which no further container is brought in: there is other work, and a limit of 45
+# s.
+_SECONDS = 20.0
 _SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --adopt is to bring in
-_PATIENCE = 4.0  # seconds for the movers of a pass: where 20 programs fork on one busy CPU, one takes 0.2
-_NOT_REACHED = "the run's time to bring in containers was used up; the next run begins with another one"
+# Seconds for the movers of a pass: where 20 programs fork on one busy CPU, one takes 0.2.
+_PATIENCE = 4.0
+_NOT_REACHED = (
+    "the run's time to bring in containers was used up; the next run begins with another one"
+)
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
 _HAVE_METRICS = ("retry", "write")
 """The actions whose failures have metrics and alerts that say more than how many failed."""
@@ -60,10 +67,14 @@ class Repairs:
     def __init__(self, note: Callable[[Outcome], object] | None = None) -> None:
         self.outcomes: list[Outcome] = []
         self.left: list[str] = []  # a line for each problem that reconcile may not change
-        self.held: list[str] = []  # the keys that cannot end yet; before the look, those that the last run has named
-        self.outside: dict[str, int] = {}  # by container, its threads outside its group at the last look
-        self.unread = 0  # of how many keys, cgroups and processes it did not read what it should have
-        self.unanswered = 0  # the containers that --adopt could not ask a runtime about, each a failed adoption
+        # The keys that cannot end yet; before the look, those that the last run has named.
+        self.held: list[str] = []
+        # By container, its threads outside its group at the last look.
+        self.outside: dict[str, int] = {}
+        # Of how many keys, cgroups and processes it did not read what it should have.
+        self.unread = 0
+        # The containers that --adopt could not ask a runtime about, each a failed adoption.
+        self.unanswered = 0
         self.undone = 0  # the planned actions of this pass that have not ended
         self.at: Action | None = None  # the action that has begun
         self.ended: str | None = None  # why it stopped early: a signal, its time limit
@@ -72,9 +83,16 @@ class Repairs:
 
     @property
     def failed(self) -> list[Outcome]:
-        """The failed actions. One that left threads outside does not count if none is there by now."""
+        """The failed actions.
+
+        One that left threads outside does not count if none is there by now.
+        """
         of_action = {done.action.id: done for done in self.outcomes if done.problem is not None}
-        return [done for done in of_action.values() if not done.outside or done.action.container in self.outside]
+        return [
+            done
+            for done in of_action.values()
+            if not done.outside or done.action.container in self.outside
+        ]
 
     @property
     def is_whole(self) -> bool:
@@ -82,13 +100,17 @@ class Repairs:
         return self.ended is None and not (self.failed or self.unread or self.unanswered)
 
     def work_through(self, survey: Survey, actions: list[Action]) -> None:
-        """Carry out these actions, then move the threads that are still outside in all their containers.
+        """Carry out these actions, then move the threads that are still
+        outside in all their containers.
 
-        The actions are in the order of their verbs; those of one verb begin with another one in each run.
+        The actions are in the order of their verbs;
+        those of one verb begin with another one in each run.
         """
         self.undone = len(actions)
         waiting: list[tuple[_Attempt, Mover]] = []
-        for action in sorted(runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb)):
+        for action in sorted(
+            runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb)
+        ):
             self.at = action
             if action.verb in BRING_IN and system.monotonic() >= self._deadline:
                 self._end(Outcome(action, _NOT_REACHED))
@@ -104,7 +126,8 @@ class Repairs:
             self._end(_decide(attempt))
 
     def fail_repeated(self, planned: list[Action]) -> None:
-        """Count an action as failed that was done in an earlier pass and is needed again: it has changed nothing.
+        """Count an action as failed that was done in an earlier pass and is needed again:
+        it has changed nothing.
 
         More threads may come into a container at any time.
         """
@@ -114,8 +137,15 @@ class Repairs:
                 self._end(Outcome(action, "it was done, and is needed again"))
 
     def conclude(self, survey: Survey, planned: list[Action]) -> None:
-        """Note what the last look shows. What is outside by then is a failed action, since no pass follows."""
-        self.outside = {name: place.to_move for (_key, name), place in survey.whereabouts.items() if place.to_move}
+        """Note what the last look shows.
+
+        What is outside by then is a failed action, since no pass follows.
+        """
+        self.outside = {
+            name: place.to_move
+            for (_key, name), place in survey.whereabouts.items()
+            if place.to_move
+        }
         failed = {done.action.id for done in self.outcomes if done.problem is not None}
         for action in planned:
             if action.verb == "adopt" and action.id not in failed:
@@ -135,13 +165,17 @@ class Repairs:
         self._deadline = system.monotonic() + _SECONDS_TO_ADOPT
         before = len(self.outcomes)
         self.work_through(survey, actions)
-        self.outside.update((done.action.container, done.outside) for done in self.outcomes[before:] if done.outside)
+        self.outside.update(
+            (done.action.container, done.outside) for done in self.outcomes[before:] if done.outside
+        )
 
     def keep_sums(self, survey: Survey, scope: Scope) -> None:
         """Bring the sums of the history up to date."""
         path, problem = sums.locate(sums.find_history(survey.context.options)), None
         try:
-            said = keep_sums(survey.context, survey.states.values(), scope.sum_labels, scope.checkpoint)
+            said = keep_sums(
+                survey.context, survey.states.values(), scope.sum_labels, scope.checkpoint
+            )
         except (HookError, OSError) as error:
             said, problem = ["its lines are not added up"], _word(error)
         if said:
@@ -155,7 +189,12 @@ class Repairs:
         except OSError as error:
             done, problem = True, _word(error)
         if done:
-            self._end(Outcome(Action("rotate", path=path, why=f"a file has {LARGEST >> 20} MiB at most"), problem))
+            self._end(
+                Outcome(
+                    Action("rotate", path=path, why=f"a file has {LARGEST >> 20} MiB at most"),
+                    problem,
+                )
+            )
 
     def _end(self, outcome: Outcome | None) -> None:
         """Note the outcome of an action, if it was needed."""
@@ -167,7 +206,9 @@ class Repairs:
 
 
 class _Attempt(NamedTuple):
-    """What came of an action: whether it was needed, the mover of a container's threads, or an error."""
+    """What came of an action: whether it was needed,
+    the mover of a container's threads, or an error.
+    """
 
     action: Action
     result: bool | Mover | HookError | OSError
@@ -186,15 +227,20 @@ def _try(survey: Survey, action: Action) -> _Attempt:
 def _decide(attempt: _Attempt) -> Outcome | None:
     """Decide whether an action has succeeded, once its mover has ended, or is given up.
 
-    There is no outcome if the action was no longer needed, as after a hook that ran since the survey, or the end of the
-    container, or is left to a hook.
+    There is no outcome if the action was no longer needed, as after a hook that ran since the
+    survey, or the end of the container, or is left to a hook.
     """
     action, result, complaints = attempt
     mover = result if isinstance(result, Mover) else None
-    error = mover.problem if mover is not None else result if isinstance(result, Exception) else None
-    # A hook holds the key's lock: that hook, or the next run, does the action. Or the container has ended.
+    error = (
+        mover.problem if mover is not None else result if isinstance(result, Exception) else None
+    )
+    # A hook holds the key's lock: that hook, or the next run, does the action.
+    # Or the container has ended.
     reason = error.reason if isinstance(error, HookError) else None
-    if reason == Reason.LOCK_TIMEOUT or (not complaints and (result is False or reason == Reason.TASK_GONE)):
+    if reason == Reason.LOCK_TIMEOUT or (
+        not complaints and (result is False or reason == Reason.TASK_GONE)
+    ):
         return None
     if mover is not None and error is None and action.verb == "adopt" and action.key:
         if not mover.moved:
@@ -210,7 +256,10 @@ def _word(error: HookError | OSError) -> str:
 
 
 def plan_repairs(options: Options, scope: Scope = ALL) -> Repairs:
-    """Return the actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
+    """Return the actions of `repair`'s first pass, without doing them.
+
+    Raises HookError, OSError.
+    """
     plan = Repairs()
     survey = Survey(_open_node(options), scope=scope)
     planned = diagnose(survey)
@@ -248,7 +297,8 @@ def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None)
             done.outcomes,
             ended_at=system.unix_time(),
             seconds=system.monotonic() - began,
-            failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed) + done.unanswered,
+            failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed)
+            + done.unanswered,
             left=len(done.left) + len({*held}.intersection(done.held)),
             held=done.held,
             unread=done.unread,
@@ -276,7 +326,8 @@ def _repair(look: Callable[[], Survey], asks: ListStates | None, done: Repairs) 
         planned = diagnose(survey)
         done.fail_repeated(planned)
         failed = {outcome.action.id for outcome in done.outcomes if outcome.problem is not None}
-        actions = [action for action in planned if action.id not in failed]  # a run does not try again
+        # A run does not try again.
+        actions = [action for action in planned if action.id not in failed]
         if not actions or passes == _MOST_PASSES:
             break
         passes += 1
@@ -296,16 +347,21 @@ def _repair(look: Callable[[], Survey], asks: ListStates | None, done: Repairs) 
 
 
 def _save(run: RunDir, outcomes: list[Outcome], **fields: Any) -> None:  # noqa: ANN401
-    """Add these outcomes to the counts since boot in reconcile.json, and set these fields of its ReconcileRecord.
+    """Add these outcomes to the counts since boot in reconcile.json,
+    and set these fields of its ReconcileRecord.
 
-    A run that was killed, or raised an error, has a start without an end. A record that cannot be written stops no run:
-    its `ended_at` gets old, which raises the alert.
+    A run that was killed, or raised an error, has a start without an end. A record that cannot be
+    written stops no run: its `ended_at` gets old, which raises the alert.
     """
     done = [outcome.action.verb for outcome in outcomes if outcome.problem is None]
     failed = [outcome.action.verb for outcome in outcomes if outcome.problem is not None]
 
     def add(last: ReconcileRecord) -> dict[str, Any]:
-        return {"actions": _add(last.actions, done), "failures": _add(last.failures, failed), **fields}
+        return {
+            "actions": _add(last.actions, done),
+            "failures": _add(last.failures, failed),
+            **fields,
+        }
 
     with suppress(OSError):
         change_record(run, add)
@@ -313,7 +369,10 @@ def _save(run: RunDir, outcomes: list[Outcome], **fields: Any) -> None:  # noqa:
 
 def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:
     """Add these verbs to their counts, which a damaged record may have near the largest one."""
-    return {verb: number % (validation.MOST_NATURAL + 1) for verb, number in (Counter(former) + Counter(verbs)).items()}
+    return {
+        verb: number % (validation.MOST_NATURAL + 1)
+        for verb, number in (Counter(former) + Counter(verbs)).items()
+    }
 
 
 def _open_node(options: Options) -> Context:
@@ -322,23 +381,31 @@ def _open_node(options: Options) -> Context:
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
     except OSError as error:
-        raise as_hook_error("cannot create the missing parts of the run directory", error) from error
+        raise as_hook_error(
+            "cannot create the missing parts of the run directory", error
+        ) from error
     return context
 
 
 def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], runtimes.Answers]:
-    """List an action for each running container that is in no key, for --adopt; return also what runtimes answered."""
+    """List an action for each running container that is in no key, for --adopt;
+    return also what runtimes answered.
+    """
     former = survey.context.run.glance(Unhooked, "unhooked")
     members = {container for state in survey.states.values() for container in state.members}
     answers = asks(members.union(former.sandboxes if former is not None else ()))
     states = runtimes.list_adoptable(answers[0])
     # What failed since its process is a member of another key: the record of that is tried again.
-    refused = {state.id for state in states if state.pid in survey.memberships} & {*survey.records.failed}
+    refused = {state.id for state in states if state.pid in survey.memberships} & {
+        *survey.records.failed
+    }
     return [_plan_adoption(survey, state) for state in states if state.id not in refused], answers
 
 
 def _plan_adoption(survey: Survey, state: State) -> Action:
-    """Return the action for a running container, with the names that its runtime or the kubelet knows, or the UID."""
+    """Return the action for a running container,
+    with the names that its runtime or the kubelet knows, or the UID.
+    """
     why = "it is running, and is not in a group of ours"
     try:
         pod = make_container(state.id, state.pid or 0, state.bundle, state.annotations).pod
@@ -351,12 +418,17 @@ def _plan_adoption(survey: Survey, state: State) -> Action:
 
 
 def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
-    """List the problems that reconcile leaves, because another tool or the container itself caused them."""
+    """List the problems that reconcile leaves,
+    because another tool or the container itself caused them.
+    """
     for key in sorted(held):
         state = survey.states.get(key)
         paths = [group.path for group in state.groups] if state is not None else []
         tids = {tid for path in paths for tid in survey.context.resctrl.tasks(path) or ()}
-        why = f"in its group, which stays until then, is what outlived its containers: {processes.describe_tasks(tids)}"
+        why = (
+            "in its group, which stays until then, is what outlived its containers: "
+            f"{processes.describe_tasks(tids)}"
+        )
         yield f"{_name(survey, key)} cannot end yet: {why}"
     for (key, container), place in survey.whereabouts.items():
         name = partial(_name, survey, key, container)  # for a few of thousands
@@ -364,60 +436,88 @@ def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
             yield f"another tool has moved {name()} to {printable(place.taker)}, where it stays"
         for path, number in place.elsewhere:
             threads = f"{format_count(number, 'thread')} of {name()}"
-            yield f"{threads} in {printable(path)}, another ctrl_group or another tool's group, and stay there"
+            yield (
+                f"{threads} in {printable(path)}, another ctrl_group or another tool's group, and "
+                "stay there"
+            )
         if place.unread:
             cgroups = f"{format_count(place.unread, 'cgroup')} of {name()}"
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
     for key, error in survey.unread.items():
         yield f"{_name(survey, key)} not looked at: {explain(as_hook_error('cannot read', error))}"
     if unknown := survey.processes.list_unknown():
-        cgroups = f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below another one's"
+        cgroups = (
+            f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below "
+            "another one's"
+        )
         yield f"{cgroups}, with processes in no group: {printable(unknown[0])}"
     if survey.processes.unread:
-        yield f"{survey.processes.unread} of the processes in /proc not read: they may be outside their groups"
+        yield (
+            f"{survey.processes.unread} of the processes in /proc not read: they may be outside "
+            "their groups"
+        )
 
 
 def _name(survey: Survey, key: str, container: str = "") -> str:
-    """Name a key, or a container and its key, for people. What was recorded since the survey has no other names."""
+    """Name a key, or a container and its key, for people.
+
+    What was recorded since the survey has no other names.
+    """
     state = survey.states.get(key)
     name = who(container or key, *(labels.name_key(state, container) if state is not None else ()))
     return f"{name} of {short_id(key)}" if container else name
 
 
 def _list_unhooked(survey: Survey, answers: runtimes.Answers | None) -> Iterator[str]:
-    """Name the containers that never got the hook, if any, in a line. `answers` are those that --adopt got."""
+    """Name the containers that never got the hook, if any, in a line.
+
+    `answers` are those that --adopt got.
+    """
     try:
         has_resctrl = survey.context.resctrl.exists(survey.context.resctrl.root)
-        left = unhooked.find_unhooked(survey.context, survey.processes, answers) if has_resctrl else None
+        left = (
+            unhooked.find_unhooked(survey.context, survey.processes, answers)
+            if has_resctrl
+            else None
+        )
     except (HookError, OSError) as error:
         yield f"cannot look for containers that never got the hook: {explain(error)}"
         return
     if left is not None and (containers := records.name_unhooked(left)):
-        yield f"{format_count(len(containers), 'running container')} never got the hook: {', '.join(containers)}"
+        yield (
+            f"{format_count(len(containers), 'running container')} never got the hook: "
+            f"{', '.join(containers)}"
+        )
 
 
-# --- The end of all keys, also of those with live containers: an administrator takes the hook off the node
+# --- The end of all keys, also of those with live containers: an administrator takes the hook off
+# the node
 #
-# The caller has removed the hooks.d files and stopped the services. Hooks of earlier containers may still run, so each
-# key is ended under its lock, by the steps of poststop, each of which survives a kill.
+# The caller has removed the hooks.d files and stopped the services. Hooks of earlier
+# containers may still run, so each key is ended under its lock, by the steps of poststop, each
+# of which survives a kill.
 
 
 class Remains(NamedTuple):
     """What is left after the end of all keys, in lines that say why."""
 
     unfinished: list[str]  # needs another call
-    left: list[str]  # unreadable records, and groups with our prefix that are on no record and have a live task
+    # Unreadable records, and groups with our prefix that are on no record and have a live task.
+    left: list[str]
 
 
 def has_keys(options: Options) -> bool:
     """Whether there is a run directory, or a group with our prefix."""
     start = f"/mon_groups/{options.group_prefix}"
     has_records = system.is_directory(options.run_dir)
-    return has_records or any(start in path for path in inventory.list_mon_groups(options.resctrl_root))
+    return has_records or any(
+        start in path for path in inventory.list_mon_groups(options.resctrl_root)
+    )
 
 
 def end_all_keys(options: Options) -> Remains:
-    """End each key: give its RMIDs back, and remove its records, and the run directory if nothing is left in it.
+    """End each key: give its RMIDs back, and remove its records,
+    and the run directory if nothing is left in it.
 
     A line of history that cannot be written keeps its record. Raises HookError, OSError.
     """
@@ -430,7 +530,11 @@ def end_all_keys(options: Options) -> Remains:
     problems: list[str] = []
     left: list[str] = []
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
-        problems = [problem for key in run.list_names(KeyState) if (problem := _end_key(context, key, deadline))]
+        problems = [
+            problem
+            for key in run.list_names(KeyState)
+            if (problem := _end_key(context, key, deadline))
+        ]
         asides = [name for name in run.list_part("groups") if damage.ASIDE in name]
         left = [f"{run.path}/groups/{name}: it cannot be read" for name in asides]
         has_records = bool(problems or left)
@@ -441,7 +545,9 @@ def end_all_keys(options: Options) -> Remains:
                 records.remove_all(run)
             break
         except (HookError, OSError) as error:
-            left.append(f"{run.path}: a hook uses it: {explain(as_hook_error('cannot remove it', error))}")
+            left.append(
+                f"{run.path}: a hook uses it: {explain(as_hook_error('cannot remove it', error))}"
+            )
     return Remains(problems, left)
 
 

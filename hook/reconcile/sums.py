@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the sums of the history (`sums.json`) up to date, once a run, and saves what runs there.
 
-Which crash each order survives: the lines are on the disk before the sums that have them, and the sums are replaced
-whole, so that each line is either added up or behind the place up to which they go. A power cut takes the records with
-/run. Then the runs that were saved at the last checkpoint get their lines, before the sums forget them: killed in
-between, the next reconcile finds the lines.
+Which crash each order survives: the lines are on the disk before the sums that have them, and the
+sums are replaced whole, so that each line is either added up or behind the place up to which they
+go. A power cut takes the records with /run. Then the runs that were saved at the last checkpoint
+get their lines, before the sums forget them: killed in between, the next reconcile finds the lines.
 """
 
 from __future__ import annotations
@@ -28,22 +28,30 @@ from hook.words import explain_exception, format_count
 
 CHECKPOINT = 300
 """Seconds after which what runs is saved, by default."""
-_EARLIER = 5.0  # seconds by which it is saved earlier, since reconcile runs each minute, more or less
+# Seconds by which it is saved earlier, since reconcile runs each minute, more or less.
+_EARLIER = 5.0
 _LOCK = "sums.lock"
 _SECONDS = 10.0  # for lines; the next run goes on
 _KEPT = (
-    100.0  # seconds for which each line that was added is kept: `metrics` may have read the record of its run before
+    # Seconds for which each line that was added is kept: `metrics` may have read the record of its
+    # run before.
+    100.0
 )
 _OLD = 3600.0  # seconds: what ended so long before there were sums is no growth of a counter
 
 
 def keep_sums(
-    context: Context, states: Iterable[KeyState], labels: Collection[str] = (), checkpoint: float = CHECKPOINT
+    context: Context,
+    states: Iterable[KeyState],
+    labels: Collection[str] = (),
+    checkpoint: float = CHECKPOINT,
 ) -> list[str]:
-    """Bring the sums of the history up to date, by these labels of jobs; without any by those that they have.
+    """Bring the sums of the history up to date, by these labels of jobs;
+    without any by those that they have.
 
-    `states` are the keys on record. What runs is saved if the last checkpoint is so many seconds old; 0: never. Returns
-    what is to be said of it. Raises HookError, OSError. Another reconcile that does this now is not waited for.
+    `states` are the keys on record. What runs is saved if the last checkpoint is so many seconds
+    old; 0: never. Returns what is to be said of it. Raises HookError, OSError. Another reconcile
+    that does this now is not waited for.
     """
     history = sums.find_history(context.options)
     if not history or not os.path.isdir(os.path.dirname(history)):
@@ -58,7 +66,11 @@ def keep_sums(
 
 
 def _keep_sums(
-    context: Context, history: str, states: Iterable[KeyState], labels: Collection[str], checkpoint: float
+    context: Context,
+    history: str,
+    states: Iterable[KeyState],
+    labels: Collection[str],
+    checkpoint: float,
 ) -> list[str]:
     former, said = _read(history)
     now = system.unix_time()
@@ -69,7 +81,9 @@ def _keep_sums(
         former = None
         ledger = _read_on(context, history, former, labels or None, now)
     if former is None and (said or ledger.recent or ledger.namespaces):
-        said.append(f"made from {format_count(len(lines.list_files(history)), 'file')} of the history")
+        said.append(
+            f"made from {format_count(len(lines.list_files(history)), 'file')} of the history"
+        )
     if not ledger.is_whole:
         said.append("not all lines of the history are added up yet; the next run goes on")
     else:
@@ -94,10 +108,14 @@ def _read(history: str) -> tuple[Sums | None, list[str]]:
     except ValueError as error:
         path = sums.locate(history)
         os.replace(path, path + ".damaged")
-        return None, [f"it was damaged ({explain_exception(error)}), and is {sums.NAME}.damaged now"]
+        return None, [
+            f"it was damaged ({explain_exception(error)}), and is {sums.NAME}.damaged now"
+        ]
 
 
-def _read_on(context: Context, history: str, former: Sums | None, labels: Collection[str] | None, now: float) -> Ledger:
+def _read_on(
+    context: Context, history: str, former: Sums | None, labels: Collection[str] | None, now: float
+) -> Ledger:
     """Read the lines that are not added up yet."""
     deadline = system.monotonic() + _SECONDS
     if former is not None and former.is_whole:
@@ -110,7 +128,9 @@ def _read_on(context: Context, history: str, former: Sums | None, labels: Collec
     on_record = {*run.list_names(KeyState), *run.list_names(Failure)}
 
     def keeps(job: Job) -> bool:
-        known = on_record.intersection([job["key"], *(container["id"] for container in job["containers"])])
+        known = on_record.intersection(
+            [job["key"], *(container["id"] for container in job["containers"])]
+        )
         return bool(known) or job["id"] in ledger.repeated or job["end"] >= began
 
     ledger.read(Reading(0.0, deadline, keeps, formats.format_utc(now - _OLD), is_durable=True))
@@ -123,7 +143,11 @@ def _note_series(ledger: Ledger, history: str, states: Iterable[KeyState], now: 
         account.know(account.use, now)
     for state in states:
         if state.completed_at is None and state.history_file == history:
-            events = {counter.rpartition("/")[2] for group in state.groups for counter in group.begin or ()}
+            events = {
+                counter.rpartition("/")[2]
+                for group in state.groups
+                for counter in group.begin or ()
+            }
             for account in ledger.get_accounts(state.pod_namespace, state.job_labels):
                 account.know(filter(counters.is_cumulative, events), now)
 
@@ -148,7 +172,9 @@ def _save_runs(context: Context, ledger: Ledger, now: float) -> None:
             name_run(state),
             [RunProcess(pid=m.pid, starttime=m.starttime) for m in state.members.values()],
         )
-        for line in make_line(left, ended, system.boottime(), now, node) if run not in ledger.recent else ():
+        for line in (
+            make_line(left, ended, system.boottime(), now, node) if run not in ledger.recent else ()
+        ):
             saved[run] = SavedRun(key=state.key, line=line, processes=processes)
     # The others are lost, or cannot be read now: each stays until its line comes.
     ledger.saved.update(saved)
@@ -156,12 +182,19 @@ def _save_runs(context: Context, ledger: Ledger, now: float) -> None:
 
 
 def _write_lost(context: Context, ledger: Ledger, now: float) -> list[str]:
-    """Write the lines of the saved runs that are on no record any more, and whose processes are gone."""
+    """Write the lines of the saved runs that are on no record any more,
+    and whose processes are gone.
+    """
     is_of_now = ledger.boot == read_boot()
-    lost = [run for run, saved in ledger.saved.items() if _is_lost(context, run, saved, is_of_now=is_of_now)]
+    lost = [
+        run
+        for run, saved in ledger.saved.items()
+        if _is_lost(context, run, saved, is_of_now=is_of_now)
+    ]
     if not lost:
         return []
-    # A hook that has ended one of them since the lines were read wrote its line before the record went.
+    # A hook that has ended one of them since the lines were read wrote its
+    # line before the record went.
     ledger.read(Reading(now, is_durable=True))
     texts = [_mark(ledger.saved[run].line, now) for run in lost if run in ledger.saved]
     if not texts:
@@ -169,14 +202,22 @@ def _write_lost(context: Context, ledger: Ledger, now: float) -> list[str]:
     try:
         rare.append_lines(ledger.history, texts)
     except OSError as error:
-        what, why = format_count(len(texts), "run") + " whose records were lost", ending.name_write_error(error)
+        what, why = (
+            format_count(len(texts), "run") + " whose records were lost",
+            ending.name_write_error(error),
+        )
         raise ending.unwritten_error(what, ledger.history, why) from error
     ledger.read(Reading(now, is_durable=True))
-    return [f"wrote the lines of {format_count(len(texts), 'run')} whose records were lost, as of the last checkpoint"]
+    return [
+        f"wrote the lines of {format_count(len(texts), 'run')} whose records were lost, as of the "
+        "last checkpoint"
+    ]
 
 
 def _is_lost(context: Context, run: str, saved: SavedRun, *, is_of_now: bool) -> bool:
-    if is_of_now and any(system.is_dead(process.pid, process.starttime) is not True for process in saved.processes):
+    if is_of_now and any(
+        system.is_dead(process.pid, process.starttime) is not True for process in saved.processes
+    ):
         return False
     return not _has_run(context, run, saved.key)
 

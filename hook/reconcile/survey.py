@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the facts of a node once a pass: its records, processes, groups and names. Changes nothing."""
+"""Reads the facts of a node once a pass: its records, processes, groups and names.
+
+Changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,20 @@ from hook.node import engines, podman, processes, records
 from hook.node.runtimes import Answers
 from hook.reconcile.record import LateCpu, read_record
 
-_MOST_REREADS = 400  # in a pass, of containers with a thread that ended before its group could be read
+# In a pass, of containers with a thread that ended before its group could be read.
+_MOST_REREADS = 400
 
 
 ListStates = Callable[[Collection[str]], Answers]
 
 
 class Scope(NamedTuple):
-    """What a run is about, besides its options: which keys live, for how long, what it adopts, how it adds up."""
+    """What a run is about, besides its options: which keys live, for how long,
+    what it adopts, how it adds up.
+    """
 
-    live: Collection[str] | None = None  # the keys that live; if it is None, a key is live if a member is
+    # The keys that live; if it is None, a key is live if a member is.
+    live: Collection[str] | None = None
     linger: int | None = None  # a limit on the linger time in each key's record, in seconds
     # Asks for the OCI states of all containers except those that are known, for adoption.
     asks: ListStates | None = None
@@ -43,17 +50,19 @@ class Whereabouts(NamedTuple):
     """Where a container was when it was last located."""
 
     taker: str | None = None  # the path of another tool's group that its init is in
-    is_in_place: bool = True  # whether its group exists, in the ctrl_group of its init, as far as that is known
+    # Whether its group exists, in the ctrl_group of its init, as far as that is known.
+    is_in_place: bool = True
     to_move: int = 0  # its threads outside its group that may be moved in
-    elsewhere: tuple[tuple[str, int], ...] = ()  # groups where threads must stay, by path, and how many
+    # Groups where threads must stay, by path, and how many.
+    elsewhere: tuple[tuple[str, int], ...] = ()
     unread: int = 0  # at least so many of its cgroups were not read
 
 
 class Survey:
     """The node in one pass of reconcile. Paths are those of mon_groups.
 
-    An action reads the index entry of its container again, and the whereabouts of a container replace those
-    that were found before.
+    An action reads the index entry of its container again,
+    and the whereabouts of a container replace those that were found before.
     """
 
     def __init__(
@@ -65,15 +74,16 @@ class Survey:
     ) -> None:
         """Survey the node. Raises HookError `io` if the run directory is unreadable.
 
-        With `around`, only of the processes that have to do with these: those in their families, and the inits of the
-        containers in whose cgroups they are.
+        With `around`, only of the processes that have to do with these: those in their families,
+        and the inits of the containers in whose cgroups they are.
         """
         self.context = context
         self.late = late or LateCpu()  # counts the late CPU time of what is brought in
         self.live = scope.live
         self._longest_linger = math.inf if scope.linger is None else scope.linger
         self.boottime = system.boottime()
-        self.is_mounted = context.resctrl.exists(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
+        # OSError: that is unknown.
+        self.is_mounted = context.resctrl.exists(f"{context.resctrl.root}/mon_groups")
         # The names of pods and containers.
         self.kubelet = engines.KubeletNames()
         self.podman = podman.PodmanNames(context.run.path)
@@ -83,29 +93,38 @@ class Survey:
         for container, index in self.records.index.items():
             if index is not None:
                 self.indexed.setdefault(index.key, {})[container] = index
-        # After the records, so that the init of each member is among the processes. This is the only look at all
-        # processes in a pass; later looks read single containers.
+        # After the records, so that the init of each member is among the processes. This is the
+        # only look at all processes in a pass; later looks read single containers.
         own_cgroups = [*self._list_own_cgroups()]
         recorded = records.list_recorded(self.states.values())
-        self.groups = processes.Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
+        self.groups = processes.Groups(
+            context.resctrl, context.options.group_prefix, lambda: recorded
+        )
         pids = None if around is None else self._find_inits(around)
         self.processes = processes.look(own_cgroups, pids, self.groups.name_ours)
         for state in self.states.values():
             self.processes.add(self.find_live(state).items())
         self.ctrl_groups = inventory.list_ctrl_groups(context.resctrl.root)
-        others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
-        self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
-        self.whereabouts: dict[tuple[str, str], Whereabouts] = {}  # of containers, by key and container
+        others = [
+            path for paths in self.ctrl_groups.values() for path in paths if path not in recorded
+        ]
+        # With our prefix, without a record.
+        self.orphans = reclaim.find_orphans(context, others) if others else []
+        # Of containers, by key and container.
+        self.whereabouts: dict[tuple[str, str], Whereabouts] = {}
         # The keys that are to end, and cannot: a live task is in each of their groups.
         self.held: set[str] = set()
         # By key: why it could not be looked at.
         self.unread: dict[str, OSError] = {}
-        # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
-        # keys for RMIDs to reclaim, and waits for one that comes back.
+        # Why the kernel gave the last new group no RMID. This pass tries no other group then: each
+        # try searches all keys for RMIDs to reclaim, and waits for one that comes back.
         self.refusal: HookError | None = None
         self.rereads_left = _MOST_REREADS
-        # The kernel assigns counters to groups, so that a group may lose one (resctrl.rst, "mbm_assign_mode").
-        mode = system.try_call(system.read_file, f"{context.resctrl.root}/info/L3_MON/mbm_assign_mode")
+        # The kernel assigns counters to groups, so that a group may lose one
+        # (resctrl.rst, "mbm_assign_mode").
+        mode = system.try_call(
+            system.read_file, f"{context.resctrl.root}/info/L3_MON/mbm_assign_mode"
+        )
         self._assigns = "[mbm_" in (mode or "")
         # By group, the counters that it may lose, now and in the last run.
         self.counted: dict[str, dict[str, str]] = {}
@@ -114,12 +133,22 @@ class Survey:
     def list_keys(self) -> list[str]:
         """List every key with a record, an index entry or a leftover file."""
         kept = self.records
-        keys = [*kept.states, *kept.unreadable, *self.indexed, *kept.leftovers, *kept.asides, *self.lost]
+        keys = [
+            *kept.states,
+            *kept.unreadable,
+            *self.indexed,
+            *kept.leftovers,
+            *kept.asides,
+            *self.lost,
+        ]
         return [*dict.fromkeys(filter(None, keys))]
 
     def is_dead(self, member: Member) -> bool:
         """Whether a member's process is known to be dead."""
-        return not self.processes.is_alive(member) and system.is_dead(member.pid, member.starttime) is True
+        return (
+            not self.processes.is_alive(member)
+            and system.is_dead(member.pid, member.starttime) is True
+        )
 
     def find_live(self, state: KeyState) -> dict[str, Member]:
         """Return the members of a key that are not known to be dead."""
@@ -135,13 +164,20 @@ class Survey:
         return group.end is None and self.context.resctrl.is_gone(group.path)
 
     def mark_counters(self, group: MonGroup) -> MonGroup:
-        """Mark the counters of a live group that have come or gone with CPUs, or started again, since its begin.
+        """Mark the counters of a live group that have come or gone with CPUs,
+        or started again, since its begin.
 
-        This reads them only if some have come, or if the kernel may take away one that was a number.
+        This reads them only if some have come, or if the kernel may take
+        away one that was a number.
         """
         begin, machine, kernel = group.begin or {}, self._counters, self.context.resctrl
         may_lose = self._assigns and bool(counters.pick_traffic(begin))
-        if group.begin is None or group.end is not None or not machine or (begin.keys() == machine and not may_lose):
+        if (
+            group.begin is None
+            or group.end is not None
+            or not machine
+            or (begin.keys() == machine and not may_lose)
+        ):
             return group
         if not kernel.has(group):
             return group
@@ -155,15 +191,18 @@ class Survey:
         if not read.keys() >= now.keys():  # just being removed, or a domain is
             return group
         name = f"{group.mounted} {group.inode} {group.path}"  # of this directory
-        self.counted[name] = {counter: read[counter] for counter in counters.pick_traffic(read) if may_lose}
+        self.counted[name] = {
+            counter: read[counter] for counter in counters.pick_traffic(read) if may_lose
+        }
         return counters.note_stops(counters.add_late(group, read), read, self._former.get(name, {}))
 
     def find_owner(self, path: str) -> str | None:
-        """Find the key of a group without a record: that of its containers, or the one in its name if they have none.
+        """Find the key of a group without a record: that of its containers,
+        or the one in its name if they have none.
 
-        The text after our prefix is no key if the group was made with a longer prefix, and a key of that name must not
-        take over another key's containers. It returns None if the containers have several keys, and the name is none of
-        them.
+        The text after our prefix is no key if the group was made with a longer prefix, and a key of
+        that name must not take over another key's containers. It returns None if the containers
+        have several keys, and the name is none of them.
         """
         name = reclaim.parse_key(self.context, path)
         tasks = system.try_call(self.context.resctrl.tasks, path) or set()
@@ -175,8 +214,16 @@ class Survey:
     @cached_property
     def _inits(self) -> dict[int, str]:
         """The keys of the live processes in the index, by pid."""
-        entries = ((key, find_process(*entry)) for key, of_key in self.indexed.items() for entry in of_key.items())
-        return {found[0]: key for key, found in entries if found is not None and not system.is_dead(*found)}
+        entries = (
+            (key, find_process(*entry))
+            for key, of_key in self.indexed.items()
+            for entry in of_key.items()
+        )
+        return {
+            found[0]: key
+            for key, found in entries
+            if found is not None and not system.is_dead(*found)
+        }
 
     @cached_property
     def early(self) -> set[str]:
@@ -185,7 +232,9 @@ class Survey:
 
     @cached_property
     def surplus(self) -> Counter[str]:
-        """By key, how many of its lines of history are dropped if they cannot be written now: the oldest ones."""
+        """By key, how many of its lines of history are dropped if they cannot be
+        written now: the oldest ones.
+        """
         return records.find_surplus(self.states.values())
 
     @cached_property
@@ -206,11 +255,16 @@ class Survey:
     def lost(self) -> dict[str | None, str]:
         """By key, a group without a record that has live tasks.
 
-        Not so one of a completed key: a task outlived its last member, and a later run removes the group.
+        Not so one of a completed key: a task outlived its last member,
+        and a later run removes the group.
         """
         completed = (state for state in self.states.values() if state.completed_at is not None)
         former = {group.path for state in completed for group in state.groups}
-        live = (path for path in self.orphans if path not in former and self.context.resctrl.has_live_task(path))
+        live = (
+            path
+            for path in self.orphans
+            if path not in former and self.context.resctrl.has_live_task(path)
+        )
         return {self.owners[path]: path for path in live}
 
     @cached_property
@@ -226,10 +280,16 @@ class Survey:
         places = {place for pid in pids for place in system.cgroups(pid)}
 
         def is_around(own_cgroup: str | None) -> bool:
-            return own_cgroup is not None and any(processes.is_within(place, own_cgroup) for place in places)
+            return own_cgroup is not None and any(
+                processes.is_within(place, own_cgroup) for place in places
+            )
 
         members = (item for state in self.states.values() for item in state.members.items())
-        inits = [member.pid for name, member in members if is_around(processes.find_own_cgroup(name, member))]
+        inits = [
+            member.pid
+            for name, member in members
+            if is_around(processes.find_own_cgroup(name, member))
+        ]
         return [*pids, *inits]
 
     def _list_own_cgroups(self) -> Iterator[str]:
@@ -239,13 +299,18 @@ class Survey:
                 yield from filter(None, [processes.find_own_cgroup(name, member)])
         for name in self.records.failed:
             failure = self.context.run.glance(Failure, name)
-            if failure is not None and failure.pid is not None and not system.is_dead(failure.pid, failure.starttime):
+            if (
+                failure is not None
+                and failure.pid is not None
+                and not system.is_dead(failure.pid, failure.starttime)
+            ):
                 cgroups = (identity.find_own(place, name) for place in system.cgroups(failure.pid))
                 yield from filter(None, cgroups)
 
 
 def find_process(name: str, index: Index) -> tuple[int, int] | None:
-    """Return the pid and the start time of a container in the index; None: its entry is of a version without them.
+    """Return the pid and the start time of a container in the index; None:
+    its entry is of a version without them.
 
     A process of a job has both in its name.
     """

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a snapshot of the node, without a lock, and shows it to people and to Prometheus as text, JSON and metrics.
+"""Reads a snapshot of the node, without a lock,
+and shows it to people and to Prometheus as text, JSON and metrics.
 
-This module has what every command prints with: lines, tables and JSON on stdout, which may be a terminal. A pipe or a
-file gets a table in full; on a terminal its names are cut where it is too wide. The head of a column has its unit.
+This module has what every command prints with: lines, tables and JSON on stdout, which may be a
+terminal. A pipe or a file gets a table in full; on a terminal its names are cut where it is too
+wide. The head of a column has its unit.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ NOTHING = "-"
 """In a table: there is no name, or no counter."""
 _GAP = "  "
 _CUT = "..."
-_END = 5  # characters of a name's end, in which replicas differ: the length of Kubernetes' random suffix
+# Characters of a name's end, in which replicas differ: the length of Kubernetes' random suffix.
+_END = 5
 _LEAST_NAME = 12  # a name is never cut to fewer characters
 _FIRST_TO_GO = (  # the columns that a narrow terminal does not get, in the order in which they go
     *("KEY", "RUNS", "ALIVE", "LOCAL(B/s)", "CACHE(B)", "AGE", "END", "STATE"),
@@ -41,7 +44,9 @@ def is_terminal() -> bool:
 
 
 def get_screen(*, is_wide: bool = False) -> Screen:
-    """Return the terminal on stdout, whose width is no limit if `is_wide`; a pipe or a file has no limits."""
+    """Return the terminal on stdout, whose width is no limit if `is_wide`;
+    a pipe or a file has no limits.
+    """
     if not is_terminal():
         return Screen()
     size = os.get_terminal_size(sys.stdout.fileno())
@@ -50,27 +55,38 @@ def get_screen(*, is_wide: bool = False) -> Screen:
 
 def print_answer(answer: dict[str, Any] | list[str]) -> None:
     """Print lines, or an object as one line of JSON."""
-    write("".join(line + "\n" for line in answer) if isinstance(answer, list) else formats.dumps(answer) + "\n")
+    write(
+        "".join(line + "\n" for line in answer)
+        if isinstance(answer, list)
+        else formats.dumps(answer) + "\n"
+    )
 
 
 def write(text: str | Iterable[str], encoding: str = "ascii") -> None:
-    """Write text in ASCII, or in another encoding, and flush it: the process ends without Python's clean-up.
+    """Write text in ASCII, or in another encoding, and flush it:
+    the process ends without Python's clean-up.
 
-    Of a text in pieces, a thousand are in memory. Raises BrokenPipeError if the reader has ended, else HookError.
+    Of a text in pieces, a thousand are in memory.
+    Raises BrokenPipeError if the reader has ended, else HookError.
     """
     pieces = iter([text] if isinstance(text, str) else text)
-    while sys.stdout is not None and (part := "".join(islice(pieces, 1000))):  # None: closed by the parent process
+    # None: closed by the parent process.
+    while sys.stdout is not None and (part := "".join(islice(pieces, 1000))):
         try:
             sys.stdout.buffer.write(part.encode(encoding, "backslashreplace"))
             sys.stdout.buffer.flush()
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise HookError(Reason.IO, "cannot write to stdout", tried=explain_exception(error)) from None
+            raise HookError(
+                Reason.IO, "cannot write to stdout", tried=explain_exception(error)
+            ) from None
 
 
 def print_printable(lines: list[str], *, dry_run: bool = False) -> None:
-    """Print lines with texts that other users may have chosen as printable text; with `dry_run` as a plan."""
+    """Print lines with texts that other users may have chosen as printable text;
+    with `dry_run` as a plan.
+    """
     if dry_run:
         done = ["would do:", *("  " + line for line in lines), "nothing was changed (--dry-run)"]
         lines = done if lines else ["nothing to do"]
@@ -112,7 +128,12 @@ def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
     lines = []
     for name, *others in rows:
         placed = zip(columns, [cut_name(name, widths[0]), *others], widths)
-        lines.append(_GAP.join(f"{cell:{'>' if column.is_number else '<'}{width}}" for column, cell, width in placed))
+        lines.append(
+            _GAP.join(
+                f"{cell:{'>' if column.is_number else '<'}{width}}"
+                for column, cell, width in placed
+            )
+        )
     return [line.rstrip() for line in lines]
 
 
@@ -137,7 +158,9 @@ def name_all(names: Sequence[str], noun: str, what: str = "") -> str:
 
 
 def list_first(lines: Sequence[str], most: int, tell_more: Callable[[int], str]) -> list[str]:
-    """Return the first of these lines, `most` at most, and a line that tells how many more there are."""
+    """Return the first of these lines, `most` at most,
+    and a line that tells how many more there are.
+    """
     return [*lines[:most], *([tell_more(len(lines) - most)] if len(lines) > most else [])]
 
 

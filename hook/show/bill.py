@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up what all keys of a node have used since its history began: the counters by which Prometheus bills.
+"""Adds up what all keys of a node have used since its history began:
+the counters by which Prometheus bills.
 
-It is the sums that reconcile keeps, the lines behind them, and the records of what runs. The records were read first:
-a run that has ended since then is counted by its line, and one whose line has been read is not counted by its record.
+It is the sums that reconcile keeps, the lines behind them, and the records of what runs. The
+records were read first: a run that has ended since then is counted by its line, and one whose line
+has been read is not counted by its record.
 """
 
 from __future__ import annotations
@@ -71,15 +73,24 @@ def _list_unwritten(ledger: Ledger, history: str, keys: Iterable[SeenKey]) -> It
                 seen.add(job["id"])
                 if job["id"] not in ledger.recent:
                     yield ledger.describe(job)
-        if state.completed_at is None and state.history_file == history and name_run(state) not in ledger.recent:
+        if (
+            state.completed_at is None
+            and state.history_file == history
+            and name_run(state) not in ledger.recent
+        ):
             now = {group.record.path: group.now for group in key.groups if group.now}
-            known = sum_run(state, [life_end.finish(group, now.get(group.path)) for group in state.groups])
+            known = sum_run(
+                state, [life_end.finish(group, now.get(group.path)) for group in state.groups]
+            )
             yield SummedLine(
                 key=state.key,
                 namespace=state.pod_namespace or "",
                 labels=state.job_labels,
                 # As a line has it, so that it does not fall at its end.
-                use={event: counters.format_number(round(value * counters.MILLION)) for event, value in known.items()},
+                use={
+                    event: counters.format_number(round(value * counters.MILLION))
+                    for event, value in known.items()
+                },
             )
 
     # Their records are lost; reconcile writes their lines once their processes are gone.
@@ -93,11 +104,18 @@ def _parse(texts: Iterable[str]) -> Iterator[Job]:
 
 
 def _show(account: Account, now: float) -> Samples:
-    """Return the samples of an account. increase() does not see the first value of a series, so it begins at 0."""
-    values: dict[str, float | None] = {event: to_number(value) for event, value in account.use.items()}
+    """Return the samples of an account. increase() does not see the first value of a
+    series, so it begins at 0.
+    """
+    values: dict[str, float | None] = {
+        event: to_number(value) for event, value in account.use.items()
+    }
     values[RUNS] = account.unknown_runs
     events = {*values, *account.since}
-    return {event: _begin_at_0(values.get(event) or 0, account.since.get(event), now) for event in events}
+    return {
+        event: _begin_at_0(values.get(event) or 0, account.since.get(event), now)
+        for event in events
+    }
 
 
 def _begin_at_0(value: float, since: float | None, now: float) -> float:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what ends as it ends, for `history --follow`: the lines that come to some histories, over their rotations.
+"""Prints what ends as it ends, for `history --follow`: the lines that come to some histories,
+over their rotations.
 
-A file is known by its first line, whatever rotation makes of its name and of its form. So a rest that was written just
-before a rotation is found in the renamed file, or in the compressed one, and no line is printed twice. What follows the
-last line feed of a file is half a line, and waits for its rest.
+A file is known by its first line, whatever rotation makes of its name and of its form. So a rest
+that was written just before a rotation is found in the renamed file, or in the compressed one, and
+no line is printed twice. What follows the last line feed of a file is half a line, and waits for
+its rest.
 
 All that this needs is imported at once: an upgrade replaces the file that later imports would read.
 """
@@ -32,16 +34,19 @@ from hook.show.snapshot import Total
 from hook.words import format_count
 
 _PERIOD = 0.5  # seconds between two looks
-_ALL = sys.maxsize  # the offset of a compressed file that was there at the start: nothing comes to it
+# The offset of a compressed file that was there at the start: nothing comes to it.
+_ALL = sys.maxsize
 _MOST_AT_ONCE = 500  # jobs that are printed together
 _NAME_WIDTH, _SECONDS_WIDTH, _RUNS_WIDTH, _USE_WIDTH = 40, 9, 4, 10
 """What columns have at least, since later rows may need it."""
 
 
 class Follower:
-    """What comes to the histories in some places: files, directories and patterns (lines.list_histories).
+    """What comes to the histories in some places: files,
+    directories and patterns (lines.list_histories).
 
-    It begins at the end of the files that are there, or with `since` with the jobs that ended then or later.
+    It begins at the end of the files that are there,
+    or with `since` with the jobs that ended then or later.
     """
 
     def __init__(
@@ -55,9 +60,12 @@ class Follower:
         self._places = places
         self._names = frozenset(names)
         self._labels = labels
-        self._since = since  # until all that was there has been read: later lines may be about earlier ends
-        self._offsets: dict[tuple[str, bytes], int] = {}  # by a file's history and first line that is not blank
-        self._stamps: dict[tuple[int, int], tuple[int, int]] = {}  # of what has been read, by device and inode
+        # Until all that was there has been read: later lines may be about earlier ends.
+        self._since = since
+        # By a file's history and first line that is not blank.
+        self._offsets: dict[tuple[str, bytes], int] = {}
+        # Of what has been read, by device and inode.
+        self._stamps: dict[tuple[int, int], tuple[int, int]] = {}
         self._said = set[str]()
         for history, listed in lines.list_histories(places).items():
             if not listed:
@@ -93,7 +101,9 @@ class Follower:
         try:
             with lines.opened(path) as (stream, descriptor, is_packed):
                 status = os.fstat(descriptor)
-                first = next(filter(bytes.strip, iter(partial(stream.readline, lines.LINE), b"")), b"")
+                first = next(
+                    filter(bytes.strip, iter(partial(stream.readline, lines.LINE), b"")), b""
+                )
                 if not _is_line(first, is_packed=is_packed) and len(first) < lines.LINE:
                     return
                 directory, name = os.path.split(history)
@@ -108,13 +118,20 @@ class Follower:
                     yield from filter(None, jobs)
                 self._stamps[_identify(status)] = _stamp(status)
         except (OSError, EOFError, zlib.error) as error:
-            if not isinstance(error, OSError) or error.errno != errno.ENOENT:  # else it was renamed, and is read later
-                why = error.why if isinstance(error, files.Unreadable) else f"not read to its end: {error}"
+            # Else it was renamed, and is read later.
+            if not isinstance(error, OSError) or error.errno != errno.ENOENT:
+                why = (
+                    error.why
+                    if isinstance(error, files.Unreadable)
+                    else f"not read to its end: {error}"
+                )
                 self._say(f"{path}: {why}")
                 if status is not None:
                     self._stamps[_identify(status)] = _stamp(status)
         if torn:
-            report.write_line(f"skipped: {format_count(torn, 'torn or unknown line')} in {path}", to_syslog=False)
+            report.write_line(
+                f"skipped: {format_count(torn, 'torn or unknown line')} in {path}", to_syslog=False
+            )
 
     def _read_lines(
         self, stream: lines.Stream, file: tuple[str, bytes], *, is_packed: bool
@@ -141,7 +158,9 @@ def _is_line(line: bytes, *, is_packed: bool) -> bool:
 
 
 def _find_end(descriptor: int) -> int:
-    """Return the place behind the last line feed of a file, or its size if nothing near its end is one."""
+    """Return the place behind the last line feed of a file,
+    or its size if nothing near its end is one.
+    """
     size = os.fstat(descriptor).st_size
     begin = max(0, size - lines.LINE)
     last = os.pread(descriptor, size - begin, begin).rfind(b"\n")
@@ -158,7 +177,10 @@ def _stamp(status: os.stat_result) -> tuple[int, int]:
 
 
 class Table:
-    """The rows of jobs. Their head comes again with each screen of a terminal, and when it has changed."""
+    """The rows of jobs.
+
+    Their head comes again with each screen of a terminal, and when it has changed.
+    """
 
     def __init__(self) -> None:
         self._head = ""
@@ -169,7 +191,10 @@ class Table:
         rows = [Row(name_job(job), job) for job in jobs]
         uses = [row.use for row in rows]
         end = len(to_local(formats.format_utc(system.unix_time())))
-        seconds = [format_total(Total(*row.seconds), lambda value: f"{value / MILLION:.1f}") for row in rows]
+        seconds = [
+            format_total(Total(*row.seconds), lambda value: f"{value / MILLION:.1f}")
+            for row in rows
+        ]
         columns = [
             Column("NAME", [to_word(row.name) or show.NOTHING for row in rows], least=_NAME_WIDTH),
             Column("END", [to_local(job["end"]) for job in jobs], least=end),
@@ -177,11 +202,15 @@ class Table:
             numbers("RUNS", [str(job["runs"]) for job in jobs], _RUNS_WIDTH),
         ]
         for event, head in LIST_HEADS.items():
-            columns.append(numbers(head, [format_sum(use.get(event), event) for use in uses], _USE_WIDTH))
+            columns.append(
+                numbers(head, [format_sum(use.get(event), event) for use in uses], _USE_WIDTH)
+            )
         head, *texts = show.lay_out(columns, screen)
         answer = []
         for text in texts or [""]:
-            if head != self._head or (screen.height is not None and self._number >= screen.height - 1):
+            if head != self._head or (
+                screen.height is not None and self._number >= screen.height - 1
+            ):
                 answer.append(head)
                 self._head, self._number = head, 1
             if text:
@@ -203,7 +232,9 @@ def follow(make_follower: Callable[[], Follower], *, is_json: bool) -> None:
             came = follower.read()
             while jobs := [*islice(came, _MOST_AT_ONCE)]:
                 if is_json:
-                    show.print_answer([formats.dumps(row_to_json(Row(name_job(job), job))) for job in jobs])
+                    show.print_answer(
+                        [formats.dumps(row_to_json(Row(name_job(job), job))) for job in jobs]
+                    )
                 else:
                     show.print_answer(table.format(jobs, show.get_screen()))
             if not _wait():

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the file of `--history` and its rotated ones, for `history`: what each key used that has ended.
+"""Reads the file of `--history` and its rotated ones, for `history`:
+what each key used that has ended.
 
-A crash can tear a line, and a disk can damage one; gzip can be cut short. What cannot be read is counted and named, and
-nothing else is lost. The file is root's, but the names in it are texts of tenants.
+A crash can tear a line, and a disk can damage one; gzip can be cut short. What cannot
+be read is counted and named, and nothing else is lost. The file is root's, but the
+names in it are texts of tenants.
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ import re
 import resource
 import zlib
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import (
+    Callable,
+    Container,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
@@ -41,7 +52,10 @@ _BITS = 40
 """A job's number has that of its history above these bits."""
 _AGE = re.compile(r"(\d{1,9})([smhdw])")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
-_FORMS = 'an age (90s, 15m, 12h, 7d, 2w), a date (2026-11-24, 2026-11-24T18:30), today, yesterday or "last night"'
+_FORMS = (
+    "an age (90s, 15m, 12h, 7d, 2w), a date (2026-11-24, 2026-11-24T18:30), today, yesterday or "
+    '"last night"'
+)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
 """How a formula begins, and the wide forms of these, which some spreadsheets take for them."""
@@ -53,7 +67,10 @@ _T = TypeVar("_T")
 
 
 class _File(NamedTuple):
-    """A file of the history. It is open while its jobs are read, so it stays the same if rotation renames it."""
+    """A file of the history.
+
+    It is open while its jobs are read, so it stays the same if rotation renames it.
+    """
 
     name: str
     descriptor: int | None = None
@@ -67,15 +84,16 @@ class Jobs:
 
     `places` are files, with their rotated ones, directories, and patterns of these.
 
-    They ended at or after `since`, and before `until`: times in UTC as in lines, and empty ones are no limits. They
-    have all of these `labels`.
+    They ended at or after `since`, and before `until`: times in UTC as in lines,
+    and empty ones are no limits. They have all of these `labels`.
 
-    `with` opens the files, each once. A number that a job has is that of its history, and its place in that.
+    `with` opens the files, each once. A number that a job has is that of its history,
+    and its place in that.
 
-    Of the lines of a node with one ID one counts: that which was written last or, if one does not say when, that which
-    is the last. A crash came between them, or something that sent them twice. One pass over the files counts all jobs,
-    and finds such IDs; only if there is one, another finds the line that counts, and the first pass is made again. For
-    each line a hash is in memory.
+    Of the lines of a node with one ID one counts: that which was written last or, if one does not
+    say when, that which is the last. A crash came between them, or something that sent them twice.
+    One pass over the files counts all jobs, and finds such IDs; only if there is one, another finds
+    the line that counts, and the first pass is made again. For each line a hash is in memory.
     """
 
     places: Sequence[str]
@@ -83,10 +101,14 @@ class Jobs:
     since: str = ""
     until: str = ""
     labels: Set[tuple[str, str]] = frozenset()
-    skipped: dict[str, int] = field(default_factory=dict)  # the number of unreadable lines of a file
-    problems: list[str] = field(default_factory=list)  # a line for each file that was not read, or not to its end
-    known: set[str] = field(default_factory=set)  # the names that a job has, also one that ended at another time
-    known_labels: set[str] = field(default_factory=set)  # the names of the labels that a job has, as above
+    # The number of unreadable lines of a file.
+    skipped: dict[str, int] = field(default_factory=dict)
+    # A line for each file that was not read, or not to its end.
+    problems: list[str] = field(default_factory=list)
+    # The names that a job has, also one that ended at another time.
+    known: set[str] = field(default_factory=set)
+    # The names of the labels that a job has, as above.
+    known_labels: set[str] = field(default_factory=set)
     is_empty: bool = True  # no file has a job
     _histories: Sequence[Sequence[_File]] = ()
     _opened: ExitStack = field(default_factory=ExitStack)
@@ -105,7 +127,10 @@ class Jobs:
             _allow_to_open(number)
             with ExitStack() as opened:
                 buffer = max(_LEAST_BUFFER, min(BUFFER, _BUFFERS // number))
-                found = [[_open(path, name(path), buffer, opened) for path in history] for history in listed]
+                found = [
+                    [_open(path, name(path), buffer, opened) for path in history]
+                    for history in listed
+                ]
                 if self._list_files() == listed:
                     self._histories = found
                     self._opened = opened.pop_all()
@@ -120,34 +145,55 @@ class Jobs:
         return [name for name in self.names if name not in self.known]
 
     def explain_absent(self, by: str | None) -> str:
-        """Return one line on the names, and on the labels of filters and sums, that no job has, and what was meant."""
+        """Return one line on the names, and on the labels of filters and sums,
+        that no job has, and what was meant.
+        """
         parts = [f"matches {', '.join(self._ask(self.absent))[:300]}"] if self.absent else []
         wanted = {name: list[str]() for name, _ in self.labels}
         if by is not None and by not in BY:
             wanted[by] = [*BY]
         for name, others in wanted.items():
             if name not in self.known_labels and not self.is_empty:
-                parts.append(f"has a label {name!r}{_ask(get_close_matches(name, [*others, *self.known_labels], 1))}")
+                parts.append(
+                    "has a label "
+                    f"{name!r}{_ask(get_close_matches(name, [*others, *self.known_labels], 1))}"
+                )
         return f"no job in {', '.join(self.places)} {' or '.join(parts)}" if parts else ""
 
     def _ask(self, absent: Sequence[str]) -> list[str]:
-        """Return names that no job has, and ask whether one was meant that has it as a part, or looks like it."""
-        words = {name: re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])") for name in absent if name}
+        """Return names that no job has, and ask whether one was meant that has it as
+        a part, or looks like it.
+        """
+        words = {
+            name: re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])")
+            for name in absent
+            if name
+        }
         best = dict.fromkeys(absent, (False, 0.0, ""))
         others = dict[str, None]()
         for _, job in self._read_all():
-            texts = [name_job(job), job["pod"], *(container["name"] for container in job["containers"])]
+            texts = [
+                name_job(job),
+                job["pod"],
+                *(container["name"] for container in job["containers"]),
+            ]
             for text in filter(None, texts):
                 for name, word in words.items():
                     if name in text:
                         best[name] = max(best[name], (bool(word.search(text)), 1 / len(text), text))
                 if len(others) < _MOST_NAMES:
                     others[text] = None
-        likely = {name: [text] if text else get_close_matches(name, others, 1) for name, (*_, text) in best.items()}
+        likely = {
+            name: [text] if text else get_close_matches(name, others, 1)
+            for name, (*_, text) in best.items()
+        }
         return [f"{name!r}{_ask(likely[name])}" for name in absent]
 
     def collect(self, make: Callable[[Iterator[tuple[int, Job]]], _T]) -> _T:
-        """Return what `make` makes of the jobs, in the order of the files. It is called once for each pass."""
+        """Return what `make` makes of the jobs, in the order of the files.
+
+        It is called once for each pass.
+        """
         while True:
             former = len(self._repeated)
             made = make(self._read())
@@ -156,7 +202,9 @@ class Jobs:
             self._choose()
 
     def look_up(self, order: Sequence[int]) -> Iterator[Job]:
-        """Yield the jobs with these numbers in this order, in which those of each history come one after another."""
+        """Yield the jobs with these numbers in this order,
+        in which those of each history come one after another.
+        """
         wanted: list[dict[int, int]] = [{} for _ in self._histories]
         for place, number in enumerate(order):
             wanted[number >> _BITS][number] = place
@@ -164,7 +212,9 @@ class Jobs:
         return map(itemgetter(1), merge(*streams, key=itemgetter(0)))
 
     def _look_up(self, history: int, places: Mapping[int, int]) -> Iterator[tuple[int, Job]]:
-        """Yield the jobs of a history in the order of their places, almost that of the files: so few have to wait."""
+        """Yield the jobs of a history in the order of their places, almost that of the files:
+        so few have to wait.
+        """
         order = iter(places.values())
         following = next(order, None)
         waiting: dict[int, Job] = {}
@@ -181,7 +231,9 @@ class Jobs:
         """Return one line on what was skipped, which is empty if nothing was."""
         parts = list(self.problems)
         if count := sum(self.skipped.values()):
-            parts.insert(0, f"{format_count(count, 'torn or unknown line')} in {', '.join(self.skipped)}")
+            parts.insert(
+                0, f"{format_count(count, 'torn or unknown line')} in {', '.join(self.skipped)}"
+            )
         return printable(f"skipped: {'; '.join(parts)}") if parts else ""
 
     def _list_files(self) -> list[dict[str, int]]:
@@ -191,10 +243,14 @@ class Jobs:
             if not listed[path]:
                 why = "no *.jsonl is in it" if os.path.isdir(path) else "there is no such file"
                 raise files.Unreadable(path, why, errno.ENOENT)
-        return [{path: status.st_ino for path, status in history.items()} for history in listed.values()]
+        return [
+            {path: status.st_ino for path, status in history.items()} for history in listed.values()
+        ]
 
     def _read(self) -> Iterator[tuple[int, Job]]:
-        """Read all files; yield the selected jobs: of those with several lines the one that counts."""
+        """Read all files; yield the selected jobs:
+        of those with several lines the one that counts.
+        """
         hashes = set[int]()
         for number, job in self._read_all():
             self.is_empty = False
@@ -228,7 +284,10 @@ class Jobs:
                 self._repeated[run], written[run] = number, job["written"]
 
     def _read_all(self) -> Iterator[tuple[int, Job]]:
-        """Read all files, and note what was skipped; yield their jobs. One that is damaged loses its rest."""
+        """Read all files, and note what was skipped; yield their jobs.
+
+        One that is damaged loses its rest.
+        """
         self.skipped.clear()
         self.problems.clear()
         for history, files_of in enumerate(self._histories):
@@ -237,7 +296,9 @@ class Jobs:
                 number = yield from self._read_file(file, number)
 
     def _read_file(self, file: _File, number: int) -> Generator[tuple[int, Job], None, int]:
-        """Yield the jobs of a file with their numbers, which begin behind `number`; return the last number."""
+        """Yield the jobs of a file with their numbers, which begin behind `number`;
+        return the last number.
+        """
         why, torn, has_job = file.why, 0, False
         try:
             for parts in _read_parts(file):
@@ -274,9 +335,12 @@ class Jobs:
 
 
 def parse_time(option: str, text: str | None, now: float) -> str:
-    """Parse the time of an option to one in UTC, as in lines, which is empty if it is not given. Raises ValueError.
+    """Parse the time of an option to one in UTC, as in lines, which is empty if it is not given.
 
-    A time without a zone is local. A day or a night begins with the time that is returned; for --until it ends then.
+    Raises ValueError.
+
+    A time without a zone is local. A day or a night begins with the time that is returned;
+    for --until it ends then.
     """
     if text is None:
         return ""
@@ -299,19 +363,26 @@ def parse_time(option: str, text: str | None, now: float) -> str:
 
 
 def _to_utc(moment: datetime) -> str:
-    """Convert a time to UTC, as in lines; one that clocks skip is the moment of the change, one shown twice the first.
+    """Convert a time to UTC, as in lines; one that clocks skip is the moment of the change,
+    one shown twice the first.
 
-    Only then the two folds differ. Before Python 3.12 astimezone() converts a time that is skipped to a wrong one.
+    Only then the two folds differ. Before Python 3.12 astimezone() converts a time that
+    is skipped to a wrong one.
     """
     late, early = (int(moment.replace(fold=fold).timestamp()) for fold in (0, 1))
     while late - early > 1:  # between them is the change
         middle = (late + early) // 2
-        late, early = (middle, early) if datetime.fromtimestamp(middle) >= moment else (late, middle)  # noqa: DTZ006
+        late, early = (
+            (middle, early) if datetime.fromtimestamp(middle) >= moment else (late, middle)
+        )  # noqa: DTZ006
     return formats.format_utc(late)
 
 
 def to_local(moment: str) -> str:
-    """Convert a time of a line to local time with its zone. One that is impossible stays as it is."""
+    """Convert a time of a line to local time with its zone.
+
+    One that is impossible stays as it is.
+    """
     with suppress(ValueError, OverflowError):
         local = datetime.fromisoformat(moment.replace("Z", "+00:00")).astimezone()
         return local.isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -357,7 +428,9 @@ def _read_parts(file: _File) -> Iterator[list[bytes]]:
 
 
 def find_ended(path: str, name: str) -> str:
-    """Return when the last job with a name ended, and the command that shows it; empty if there is none."""
+    """Return when the last job with a name ended, and the command that shows it;
+    empty if there is none.
+    """
     end = ""
     with suppress(OSError), Jobs([path], [name]) as jobs:
         end = jobs.collect(lambda selected: max((job["end"] for _, job in selected), default=""))
@@ -365,7 +438,9 @@ def find_ended(path: str, name: str) -> str:
 
 
 def list_names_of(job: Job) -> Iterator[str]:
-    """List all names by which a job can be found; an ID also by its first 12 digits, as tables show it."""
+    """List all names by which a job can be found;
+    an ID also by its first 12 digits, as tables show it.
+    """
     yield name_job(job)
     yield from list_pod_names(job["namespace"], job["pod"])
     yield from filter(None, (container["name"] for container in job["containers"]))
@@ -374,11 +449,17 @@ def list_names_of(job: Job) -> Iterator[str]:
 
 
 def name_job(job: Job) -> str:
-    """Name a job: `namespace/pod`, or a container's name, with its pod if it has one; else the beginning of its key."""
+    """Name a job: `namespace/pod`, or a container's name, with its pod if it has one;
+    else the beginning of its key.
+    """
     pod, kind = name_pod(job["namespace"], job["pod"]), job["kind"]
     names = [container["name"] for container in job["containers"] if container["name"]]
     is_container = len(names) == 1 and kind != "pod" and not (kind == "sandbox" and pod)
-    return "/".join(filter(None, (pod, names[0] if is_container else ""))) or ",".join(names) or short_id(job["key"])
+    return (
+        "/".join(filter(None, (pod, names[0] if is_container else "")))
+        or ",".join(names)
+        or short_id(job["key"])
+    )
 
 
 # --- Rows: jobs, or their sums
@@ -393,7 +474,8 @@ class Row:
         self.jobs = 0  # the number of jobs that it adds up
         self.begin = ""  # of the job, or of the last one; it may be empty
         self.labels = set[str]()  # the columns of those that its jobs have
-        self.parts: dict[str, list[int]] = {}  # by event: the fields of a Total, except for the last one
+        # By event: the fields of a Total, except for the last one.
+        self.parts: dict[str, list[int]] = {}
         self.seconds = [0, 0, 0]  # in the same way
         self.unmonitored = Counter[str]()  # how many of its jobs were not metered, by reason
         if job:
@@ -438,7 +520,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that are shown, which can be read once; the total of all that are selected, and how many these are."""
+    """The rows that are shown, which can be read once; the total of all that are selected,
+    and how many these are.
+    """
 
     by: str | None  # by what the rows are sums; None: they are jobs
     shown: Iterable[Row]
@@ -446,11 +530,13 @@ class Rows:
     count: int
 
 
-def make_rows(jobs: Jobs, by: str | None = None, sort: str | None = None, limit: int | None = None) -> Rows:
+def make_rows(
+    jobs: Jobs, by: str | None = None, sort: str | None = None, limit: int | None = None
+) -> Rows:
     """Make a row for each job, or for each name, pod, namespace, day, or value of a label.
 
-    If they are not sorted, the limit leaves the last ones: the jobs that ended last. Sums and places are kept, jobs are
-    not: the rows look them up in their files.
+    If they are not sorted, the limit leaves the last ones: the jobs that ended last. Sums and
+    places are kept, jobs are not: the rows look them up in their files.
     """
 
     def rank(row: Row) -> Any:  # noqa: ANN401  what sorts depends on `sort`
@@ -466,7 +552,12 @@ def make_rows(jobs: Jobs, by: str | None = None, sort: str | None = None, limit:
 
     if by is None:
         total, places = jobs.collect(partial(_place_jobs, lambda job: sort and rank(Row("", job))))
-        return Rows(by, (Row(name_job(job), job) for job in jobs.look_up(choose(places))), total, len(places))
+        return Rows(
+            by,
+            (Row(name_job(job), job) for job in jobs.look_up(choose(places))),
+            total,
+            len(places),
+        )
     sums, total = jobs.collect(partial(_add_up, _make_namer(by))), Row("total")
     for row in sums.values():
         total.add_sum(row)
@@ -494,7 +585,10 @@ def _add_up(name_sum: Callable[[Job], str], jobs: Iterator[tuple[int, Job]]) -> 
 
 
 def _make_namer(by: str) -> Callable[[Job], str]:
-    """Make what names the sum of a job. A day is that of its end in local time; a label's name has its value."""
+    """Make what names the sum of a job.
+
+    A day is that of its end in local time; a label's name has its value.
+    """
     to_day = lru_cache(maxsize=1000)(lambda minute: to_local(f"{minute}:00Z")[:10])
     namers: dict[str, Callable[[Job], str]] = {
         # In no zone a day begins within five minutes of UTC.
@@ -543,7 +637,9 @@ def rows_to_json(jobs: Jobs, rows: Rows) -> Iterator[str]:
     times = {"since": jobs.since or None, "until": jobs.until or None, "labels": dict(jobs.labels)}
     skipped = {"skipped": sum(jobs.skipped.values()), "problems": jobs.problems}
     total = row_to_json(rows.total) if rows.count else None
-    answer = formats.dumps({"files": [*jobs.places], **times, **skipped, **by, name: [], "total": total})
+    answer = formats.dumps(
+        {"files": [*jobs.places], **times, **skipped, **by, name: [], "total": total}
+    )
     before, begin, after = answer.partition(f'"{name}": [')  # no text has these quotes
     yield before + begin
     for number, row in enumerate(rows.shown):
@@ -560,32 +656,74 @@ def row_to_json(row: Row) -> dict[str, Any]:
     if row.job:
         return {"name": row.name, **row.job, "use": use}
     unknown = sorted(event for event, total in totals.items() if total.unknown)
-    seconds, unmonitored = to_number(Total(*row.seconds).value), dict(sorted(row.unmonitored.items()))
-    return {"jobs": row.jobs, "seconds": seconds, "use": use, "unknown": unknown, "unmonitored": unmonitored}
+    seconds, unmonitored = (
+        to_number(Total(*row.seconds).value),
+        dict(sorted(row.unmonitored.items())),
+    )
+    return {
+        "jobs": row.jobs,
+        "seconds": seconds,
+        "use": use,
+        "unknown": unknown,
+        "unmonitored": unmonitored,
+    }
 
 
 def _count_reasons(unmonitored: Mapping[str, int], between: str) -> str:
     """Say how many jobs were not metered for each reason."""
-    return between.join(f"{number} {to_word(reason)}" for reason, number in sorted(unmonitored.items()))
+    return between.join(
+        f"{number} {to_word(reason)}" for reason, number in sorted(unmonitored.items())
+    )
 
 
 def format_csv(rows: Rows) -> Iterator[str]:
-    """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of all jobs."""
+    """Format `history --csv`: the head, and a line for each job or sum,
+    with a column for each event of all jobs.
+    """
     counted = rows.total.parts.keys()
     events = [*(event for event in _USUAL if event in counted), *sorted(counted - {*_USUAL})]
     head = f"label_{rows.by}" if rows.by and rows.by not in BY else rows.by or "name"
     if rows.by is None:
-        first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
-        columns = [*first, *sorted(rows.total.labels), *events, "unknown", "reason", "late_cpu_seconds", "node", "id"]
+        first = [
+            "name",
+            "kind",
+            "key",
+            "namespace",
+            "pod",
+            "containers",
+            "begin",
+            "end",
+            "seconds",
+            "runs",
+        ]
+        columns = [
+            *first,
+            *sorted(rows.total.labels),
+            *events,
+            "unknown",
+            "reason",
+            "late_cpu_seconds",
+            "node",
+            "id",
+        ]
     else:
         columns = [head, "jobs", "seconds", *events, "unknown", "unmonitored"]
-    write_row = csv.writer(SimpleNamespace(write=str), lineterminator="\n").writerow  # returns what `write` returns
+    # Returns what `write` returns.
+    write_row = csv.writer(SimpleNamespace(write=str), lineterminator="\n").writerow
     yield write_row(map(_to_cell, columns))
     for row in rows.shown:
         fields = {head: row.name, **row_to_json(row)}
-        containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
+        containers = " ".join(
+            container["name"] or container["id"] for container in fields.get("containers", ())
+        )
         labels = {f"label_{name}": text for name, text in fields.get("labels", {}).items()}
-        cells = {**fields, **fields["use"], **labels, "containers": containers, "unknown": " ".join(fields["unknown"])}
+        cells = {
+            **fields,
+            **fields["use"],
+            **labels,
+            "containers": containers,
+            "unknown": " ".join(fields["unknown"]),
+        }
         cells["unmonitored"] = _count_reasons(row.unmonitored, " ")
         yield write_row(_to_cell(cells.get(name)) for name in columns)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formats the output of `list`, `show` and `top`: lines for people, and objects for JSON.
 
-`printable` escapes the text that a tenant can write (names of pods, text quoted in a failure). In a table such a text
-is one word, so it never spans two cells.
+`printable` escapes the text that a tenant can write (names of pods, text quoted in a failure). In a
+table such a text is one word, so it never spans two cells.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from hook.node import paths
 from hook.node.records import name_unhooked
 from hook.show import NOTHING, Column, Screen, lay_out, numbers, snapshot, to_word
 from hook.show.findings import list_findings, list_missing, name_failed
-from hook.show.snapshot import EVENTS, Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, to_number
+from hook.show.snapshot import (
+    EVENTS,
+    Group,
+    Inventory,
+    KeyUse,
+    Rates,
+    SeenKey,
+    Total,
+    Uses,
+    to_number,
+)
 from hook.words import format_count, printable, who
 
 STATES = ("live", "taken", "missing", "recovering", "lingering", "completed")
@@ -33,8 +43,10 @@ _TOP_HEADS = {  # in the table, and in JSON
     "mbm_local_bytes": ("LOCAL(B/s)", "traffic_local_bytes_per_second"),
     "llc_occupancy": ("CACHE(B)", "llc_occupancy_bytes"),
 }
-_OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, the legend of marks, the cursor's
-_TEXTS, _TEXT_WIDTH = 3, 50  # of these, the lines of text, which may wrap on a terminal of fewer columns
+# Around the keys of `top`: title, heads, the node, no pod, the legend of marks, the cursor's.
+_OTHER_LINES = 9
+# Of these, the lines of text, which may wrap on a terminal of fewer columns.
+_TEXTS, _TEXT_WIDTH = 3, 50
 _UNKNOWN = "?"
 _SHORT_KEY = 8  # digits of a UID or an ID on a terminal; another key has twice as many characters
 _AT_LEAST = ">="
@@ -46,7 +58,9 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 # --- list
 
 
-def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
+def select_keys(
+    keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str
+) -> list[KeyUse]:
     """Choose the keys of these namespaces and states, or all, and sort them, with their use."""
     of_state = (key for key in keys if key.condition in (states or STATES))
     selected = (key for key in of_state if not namespaces or key.state.pod_namespace in namespaces)
@@ -72,16 +86,27 @@ def rank_use(use: Uses, sort: str) -> tuple[int, int]:
     return -most, -second
 
 
-def format_list(node: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
-    """Format `list`: RMIDs, at most `limit` of the selected keys, their total, and what is not monitored."""
+def format_list(
+    node: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen
+) -> list[str]:
+    """Format `list`: RMIDs, at most `limit` of the selected keys, their total,
+    and what is not monitored.
+    """
     shown = selected[:limit]
     keys = [key for key, _ in shown]
-    ctrl_groups = [to_word(",".join(group.record.ctrl_group for group in key.groups)) or NOTHING for key in keys]
+    ctrl_groups = [
+        to_word(",".join(group.record.ctrl_group for group in key.groups)) or NOTHING
+        for key in keys
+    ]
     labels = [",".join(map(to_word, map("=".join, key.state.job_labels.items()))) for key in keys]
     columns = [
         Column("STATE", [key.condition for key in keys]),
         *([Column("CTRL_GROUPS", ctrl_groups)] if screen.width is None else []),
-        *([Column("LABELS", [text or NOTHING for text in labels])] if screen.width is None and any(labels) else []),
+        *(
+            [Column("LABELS", [text or NOTHING for text in labels])]
+            if screen.width is None and any(labels)
+            else []
+        ),
         numbers("ALIVE", [_format_members(key) for key in keys]),
         numbers("AGE", [format_age(key.age) for key in keys]),
     ]
@@ -110,7 +135,9 @@ def _format_failure(failure: Failure) -> list[str]:
     about = f"({failure.stage}, {failure.time or '?'}{but})"
     head = f"{name_failed(failure)}: {failure.reason}: {failure.problem} {about}"
     more = {"tried": failure.tried, "kernel": failure.kernel, "hint": failure.hint}
-    return [printable(head)] + [f"  {name}: {printable(text)}" for name, text in more.items() if text]
+    return [printable(head)] + [
+        f"  {name}: {printable(text)}" for name, text in more.items() if text
+    ]
 
 
 def _format_rmids(node: Inventory) -> str:
@@ -120,11 +147,16 @@ def _format_rmids(node: Inventory) -> str:
 
 
 def _lay_out_keys(
-    rows: Sequence[tuple[SeenKey | str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
+    rows: Sequence[tuple[SeenKey | str, Uses]],
+    columns: Sequence[Column],
+    heads: dict[str, str],
+    screen: Screen,
 ) -> list[str]:
-    """Lay out a table of keys, or of sums by their names, and of their use, with these columns in between.
+    """Lay out a table of keys, or of sums by their names, and of their use,
+    with these columns in between.
 
-    A terminal gets short keys, and none that is the name, or in its place, so that a row has one without this column.
+    A terminal gets short keys, and none that is the name, or in its place,
+    so that a row has one without this column.
     """
     titles = [row if isinstance(row, str) else row.title for row, _ in rows]
     keys = ["" if isinstance(row, str) else row.state.key for row, _ in rows]
@@ -137,14 +169,23 @@ def _lay_out_keys(
 
 
 def _shorten_key(key: str) -> str:
-    """Shorten a key: a UID's 32 digits, or more, to the first ones, and another text to both of its ends."""
+    """Shorten a key: a UID's 32 digits, or more, to the first ones,
+    and another text to both of its ends.
+    """
     is_random = len(key) >= 32 and names.is_hex(key.replace("-", ""))
     return key[:_SHORT_KEY] if is_random else show.cut_name(key, 2 * _SHORT_KEY)
 
 
-def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen) -> list[str]:
-    """Lay out a table of these columns and of use (`heads` by event), and the legend of its marks."""
-    sums = [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in heads.items()]
+def lay_out_uses(
+    columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen
+) -> list[str]:
+    """Lay out a table of these columns and of use (`heads` by event),
+    and the legend of its marks.
+    """
+    sums = [
+        numbers(head, [format_sum(use.get(event), event) for use in uses])
+        for event, head in heads.items()
+    ]
     marks = explain_marks(use[event] for use in uses for event in heads if event in use)
     return [*lay_out([*columns, *sums], screen), *marks]
 
@@ -159,7 +200,9 @@ def _format_members(key: SeenKey) -> str:
 
 
 def format_key(answer: dict[str, Any]) -> list[str]:
-    """Format the object of `show --json`: a key, its total use, its containers, and each counter's values."""
+    """Format the object of `show --json`: a key, its total use, its containers,
+    and each counter's values.
+    """
     lingering, file = answer["lingering_since"], answer["history_file"]
     facts = {
         "key": answer["key"],
@@ -177,7 +220,9 @@ def format_key(answer: dict[str, Any]) -> list[str]:
     lines = [f"{name:<11} {printable(value)}" for name, value in facts.items() if value]
     use = answer["use"]
     if events := [event for event in EVENTS if event in use]:  # over all domains and ctrl_groups
-        totals = [_to_total(row, row["value"], in_part=row["unknown"] > 0) for row in map(use.get, events)]
+        totals = [
+            _to_total(row, row["value"], in_part=row["unknown"] > 0) for row in map(use.get, events)
+        ]
         columns = [
             Column("EVENT", events),
             numbers("USE", list(map(format_sum, totals, events))),
@@ -188,9 +233,15 @@ def format_key(answer: dict[str, Any]) -> list[str]:
         lines += ["", *_format_member(container, member)]
     for group in answer["groups"]:
         lines += ["", *_format_group(group)]
-    lines += explain_marks(total for group in answer["groups"] for total in _list_totals(group).values())
+    lines += explain_marks(
+        total for group in answer["groups"] for total in _list_totals(group).values()
+    )
     for failure in answer["failures"]:
-        lines += ["", "failure:", *("  " + line for line in _format_failure(Failure.model_validate(failure)))]
+        lines += [
+            "",
+            "failure:",
+            *("  " + line for line in _format_failure(Failure.model_validate(failure))),
+        ]
     return lines
 
 
@@ -202,28 +253,39 @@ def _to_total(row: dict[str, Any], value: float | None, *, in_part: bool) -> Tot
 
 def format_command(path: str, name: str) -> str:
     """Format the command that shows a job in a file of the history."""
-    return shlex.join([paths.NAME, "history", name, *([] if path == paths.HISTORY else [f"--history={path}"])])
+    return shlex.join(
+        [paths.NAME, "history", name, *([] if path == paths.HISTORY else [f"--history={path}"])]
+    )
 
 
 def _format_member(container: str, member: dict[str, Any]) -> list[str]:
     states = {True: "alive", False: "dead", None: "alive or dead is unknown in this namespace"}
     facts = {
         "ID": container,
-        "earlier": "a new container has the same ID" if names.get_container_id(container) != container else None,
+        "earlier": "a new container has the same ID"
+        if names.get_container_id(container) != container
+        else None,
         "group": member["group"],
         "cgroup": member["cgroup"],
         "taken from": member["taken_from"],
         "taken by": member["taken_by"],
     }
     name = who(names.get_container_id(container), name=member["name"])
-    head = f"container {name}: {states[member['alive']]}, pid {member['pid']}, started {member['started_at']}"
+    head = (
+        f"container {name}: {states[member['alive']]}, pid {member['pid']}, started "
+        f"{member['started_at']}"
+    )
     return [head, *(f"  {name:<10} {printable(text)}" for name, text in facts.items() if text)]
 
 
 def _list_totals(group: dict[str, Any]) -> dict[str, Total]:
     """List the use of the cumulative counters of a group."""
-    cumulative = ((name, row) for name, row in group["counters"].items() if counters.is_cumulative(name))
-    return {name: _to_total(row, row["known"], in_part=row["use"] is None) for name, row in cumulative}
+    cumulative = (
+        (name, row) for name, row in group["counters"].items() if counters.is_cumulative(name)
+    )
+    return {
+        name: _to_total(row, row["known"], in_part=row["use"] is None) for name, row in cumulative
+    }
 
 
 def _format_group(group: dict[str, Any]) -> list[str]:
@@ -237,8 +299,14 @@ def _format_group(group: dict[str, Any]) -> list[str]:
     columns = [
         Column("  COUNTER", ["  " + to_word(counter) for counter in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
-        *(numbers(name.upper(), [to_word(row[name] or NOTHING) for row in rows]) for name in ("begin", last, "before")),
-        numbers("USE", [format_total(totals.get(counter), counters.format_number) for counter in counted]),
+        *(
+            numbers(name.upper(), [to_word(row[name] or NOTHING) for row in rows])
+            for name in ("begin", last, "before")
+        ),
+        numbers(
+            "USE",
+            [format_total(totals.get(counter), counters.format_number) for counter in counted],
+        ),
     ]
     return [head, *lay_out(columns, Screen())]
 
@@ -247,14 +315,20 @@ def _format_group(group: dict[str, Any]) -> list[str]:
 
 
 def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
-    """Format one table of `top`: the node, the tasks in no pod, and the keys, as many as fit the terminal."""
+    """Format one table of `top`: the node, the tasks in no pod, and the keys,
+    as many as fit the terminal.
+    """
     listed = sorted(rates.keys, key=lambda row: _rank(row, sort))
     others = _OTHER_LINES + _TEXTS * (screen.width is not None and screen.width < _TEXT_WIDTH)
     shown = listed if screen.height is None else listed[: max(1, screen.height - others)]
     of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
     heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
     rows: list[tuple[SeenKey | str, Uses]] = [("node", rates.node), ("no pod", rates.rest), *shown]
-    return [f"{rates.time}  over {rates.seconds:.1f} s, {of_all}", "", *_lay_out_keys(rows, [], heads, screen)]
+    return [
+        f"{rates.time}  over {rates.seconds:.1f} s, {of_all}",
+        "",
+        *_lay_out_keys(rows, [], heads, screen),
+    ]
 
 
 # --- The same with --json
@@ -267,20 +341,28 @@ def list_to_json(node: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
         "mounted": rmids is not None,
         "rmids": rmids and rmids._asdict(),
         "keys": [{**_describe_key(key), "use": _uses_to_json(use)} for key, use in selected],
-        "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in node.unreadable],
+        "unreadable": [
+            {"file": broken.file, "problem": broken.problem} for broken in node.unreadable
+        ],
         "unmonitored": [failure.model_dump() for failure in node.failures],
         "unhooked": unhooked
         and {
             "since": unhooked.since,
             "unchecked": unhooked.unchecked,
-            "containers": [{"container": name, **dict(pod)} for name, pod in sorted(unhooked.containers.items())],
+            "containers": [
+                {"container": name, **dict(pod)}
+                for name, pod in sorted(unhooked.containers.items())
+            ],
         },
         "outside": dict(reconciled.outside) if reconciled is not None else {},
         "elsewhere": dict(reconciled.elsewhere) if reconciled is not None else {},
         "unassigned": node.unassigned,
         "run_dir_full": node.is_full,
         "unrecorded": node.unrecorded,
-        "history": {"owed": [waiting._asdict() for waiting in node.list_owed()], "dropped": node.dropped_lines},
+        "history": {
+            "owed": [waiting._asdict() for waiting in node.list_owed()],
+            "dropped": node.dropped_lines,
+        },
         "dropped_snapshots": node.dropped_snapshots,
     }
 
@@ -305,7 +387,9 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
             "over": group.has_ended,
             "exists": group.exists,
             "has_begin": group.record.begin is not None,
-            "counters": {counter: _counter_to_json(group, counter) for counter in group.list_counters()},
+            "counters": {
+                counter: _counter_to_json(group, counter) for counter in group.list_counters()
+            },
         }
         for group in key.groups
     ]
@@ -328,7 +412,8 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
     return {
         "begin": group.begin.get(counter),
         "end" if group.has_ended else "now": group.now.get(counter),
-        "before": (group.record.before.get(counter) or "").partition(" ")[0] or None,  # of counters.EARLIER
+        # Of counters.EARLIER.
+        "before": (group.record.before.get(counter) or "").partition(" ")[0] or None,
         "use": None if total.unknown else to_number(total.value),
         "known": to_number(total.value),
         "from_nothing": total.from_nothing > 0,
@@ -354,7 +439,9 @@ def _speeds_to_json(use: Uses) -> dict[str, Any]:
     totals = {name: use.get(event, Total()) for event, (_, name) in _TOP_HEADS.items()}
     return {
         **{name: to_number(total.value) for name, total in totals.items()},
-        "partial": sorted(name for name, total in totals.items() if total.unknown or total.from_nothing),
+        "partial": sorted(
+            name for name, total in totals.items() if total.unknown or total.from_nothing
+        ),
         "at_least": sorted(name for name, total in totals.items() if total.at_least),
     }
 
@@ -401,7 +488,11 @@ def list_names(key: SeenKey) -> Iterator[str]:
     state, title = key.state, key.title
     yield from show.list_pod_names(state.pod_namespace, state.pod_name)
     yield from state.members
-    named = (state.name, *(member.name for member in state.members.values()), title if title != NOTHING else None)
+    named = (
+        state.name,
+        *(member.name for member in state.members.values()),
+        title if title != NOTHING else None,
+    )
     yield from filter(None, named)
 
 
@@ -412,10 +503,15 @@ def format_sum(total: Total | None, event: str) -> str:
 
 
 def format_total(total: Total | None, format_value: Callable[[int], str]) -> str:
-    """Format a total: `-` without a counter, `?` if no value is known; `>=` and `*` as in `explain_marks`."""
+    """Format a total: `-` without a counter, `?` if no value is known;
+    `>=` and `*` as in `explain_marks`.
+    """
     if total is None or total.value is None:
         return NOTHING if total is None else _UNKNOWN
-    at_least, from_nothing = _AT_LEAST if total.at_least else "", _FROM_NOTHING if total.from_nothing else ""
+    at_least, from_nothing = (
+        _AT_LEAST if total.at_least else "",
+        _FROM_NOTHING if total.from_nothing else "",
+    )
     return f"{at_least}{format_value(total.value)}{from_nothing}"
 
 
@@ -430,7 +526,9 @@ def explain_marks(totals: Iterable[Total]) -> list[str]:
 
 
 def format_number(value: float, *, binary: bool = False) -> str:
-    """Format a number with three digits and a unit prefix: `22.3`, `1.50k`, or in `binary` ones `45.3Gi`."""
+    """Format a number with three digits and a unit prefix: `22.3`, `1.50k`,
+    or in `binary` ones `45.3Gi`.
+    """
     base, prefixes = (1024, _BINARY) if binary else (1000, _DECIMAL)
     power = 0
     while value >= base - 0.5 and power < len(prefixes) - 1:

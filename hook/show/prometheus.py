@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints a snapshot as metrics, in Prometheus' text format, as OpenMetrics or JSON: the use of keys, the hook's health.
+"""Prints a snapshot as metrics, in Prometheus' text format, as OpenMetrics or JSON:
+the use of keys, the hook's health.
 
-Prometheus counts a counter's first value as growth, and takes each smaller sample for a restart from 0. So that no use
-is counted twice, a counter here restarts from 0 if a part of its use is unknown, and keeps its value if it only dips.
+Prometheus counts a counter's first value as growth, and takes each smaller sample for a restart
+from 0. So that no use is counted twice, a counter here restarts from 0 if a part of its use is
+unknown, and keeps its value if it only dips.
 
-Sources of the formats: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4) and
-https://prometheus.io/docs/specs/om/open_metrics_spec/ (1.0.0).
+Sources of the formats: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format
+0.0.4) and https://prometheus.io/docs/specs/om/open_metrics_spec/ (1.0.0).
 """
 
 from __future__ import annotations
@@ -39,11 +41,13 @@ NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
 _BILLED = (PREFIX + "namespace_", PREFIX + "label_")
 SHOWN = "shown.prom"
-_STATES = ("live", "taken", "lingering", "completed", "recovering")  # a missing group counts as live
+# A missing group counts as live.
+_STATES = ("live", "taken", "lingering", "completed", "recovering")
 _LIMIT = 64 << 20
 _MOST = 1 << 64  # the kernel's counters are smaller
 _MOST_BELIEVED = 1 << 62  # what the hardware's counters have bits for
-_MOST_A_SECOND = 1e14  # more than any event counts on a machine: cycles of 10,000 cores, bytes of memory
+# More than any event counts on a machine: cycles of 10,000 cores, bytes of memory.
+_MOST_A_SECOND = 1e14
 _LABEL = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
 # A name, labels, the value of a counter, and maybe a timestamp and an exemplar.
 _NUMBER = r"[0-9]{1,20}(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?"
@@ -59,7 +63,8 @@ class Family:
     name: str
     meaning: str
     samples: dict[Labels, float]
-    created: dict[Labels, int] = field(default_factory=dict)  # the Unix time at which a sample began with 0
+    # The Unix time at which a sample began with 0.
+    created: dict[Labels, int] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -67,7 +72,11 @@ class Family:
 
 
 def make_families(
-    node: Inventory, former: Former | None = None, bill: Bill | None = None, *, has_created: bool = False
+    node: Inventory,
+    former: Former | None = None,
+    bill: Bill | None = None,
+    *,
+    has_created: bool = False,
 ) -> list[Family]:
     """Make all metrics. No counter dips below the `former` samples, which were exported before.
 
@@ -75,44 +84,69 @@ def make_families(
     """
     former = former or Former()
     # reconcile looks for the names of a record that was lost: until then its labels could change.
-    keys = [key for key in node.keys if not key.state.recovering or any(read_metric_labels(key.state).values())]
+    keys = [
+        key
+        for key in node.keys
+        if not key.state.recovering or any(read_metric_labels(key.state).values())
+    ]
     uses = _sum_keys(keys)
     families = [*_make_event_families(uses, PREFIX, "", former, has_created=has_created)]
-    families += _make_event_families(_list_uncharged(node), NODE, ", of tasks in no mon_group", former)
+    families += _make_event_families(
+        _list_uncharged(node), NODE, ", of tasks in no mon_group", former
+    )
     families += make_bill(bill, former) if bill is not None else ()
     families += starmap(_make_family, [*_measure_more(node, keys, uses), *_measure_health(node)])
     return [family for family in families if family.samples]
 
 
 def make_bill(bill: Bill, former: Former) -> list[Family]:
-    """Make the counters that bill. None of them ever falls: Prometheus would take the whole bill for growth."""
+    """Make the counters that bill.
+
+    None of them ever falls: Prometheus would take the whole bill for growth.
+    """
     by_namespace: dict[Labels, Samples] = {
         (("namespace", printable(name)),): samples for name, samples in bill.namespaces.items()
     }
     by_label: dict[Labels, Samples] = {
-        (("label", name), ("value", printable(value))): samples for (name, value), samples in bill.labels.items()
+        (("label", name), ("value", printable(value))): samples
+        for (name, value), samples in bill.labels.items()
     }
     families = []
     for what, parts in (("namespace", by_namespace), ("label", by_label)):
         for name in dict.fromkeys(chain(EVENTS, *parts.values())):
             event = _describe_event(name)
             if name != RUNS and not event.gauge:
-                meaning = f"{event.meaning[0].upper()}{event.meaning[1:]}, in {event.unit}, of all runs of a {what}"
-                families.append(_make_bill(f"{PREFIX}{what}_{event.metric}", meaning, parts, name, former))
+                meaning = (
+                    f"{event.meaning[0].upper()}{event.meaning[1:]}, in {event.unit}, of all runs "
+                    f"of a {what}"
+                )
+                families.append(
+                    _make_bill(f"{PREFIX}{what}_{event.metric}", meaning, parts, name, former)
+                )
     meaning = "Runs of a namespace that have ended and of which a part of the use is unknown"
-    return [*families, _make_bill(f"{PREFIX}namespace_unknown_runs_total", meaning, by_namespace, RUNS, former)]
+    return [
+        *families,
+        _make_bill(f"{PREFIX}namespace_unknown_runs_total", meaning, by_namespace, RUNS, former),
+    ]
 
 
-def _make_bill(name: str, meaning: str, parts: Mapping[Labels, Samples], event: str, former: Former) -> Family:
+def _make_bill(
+    name: str, meaning: str, parts: Mapping[Labels, Samples], event: str, former: Former
+) -> Family:
     samples = {labels: values[event] for labels, values in parts.items() if event in values}
     held = {labels: former.samples.get((name, labels), 0) for labels in samples}
     believed = {labels: value if value < _MOST_BELIEVED else 0 for labels, value in held.items()}
-    return Family(name, meaning, {labels: max(value, believed[labels]) for labels, value in samples.items()})
+    return Family(
+        name, meaning, {labels: max(value, believed[labels]) for labels, value in samples.items()}
+    )
 
 
 def count_dropped(counts: dict[str, int]) -> Family:
     """Make the metric of the connections that the endpoint cut off, by reason."""
-    name, meaning = "endpoint_dropped_connections_total", "Connections that the endpoint cut off, by reason"
+    name, meaning = (
+        "endpoint_dropped_connections_total",
+        "Connections that the endpoint cut off, by reason",
+    )
     return _make_family(name, meaning, _by("reason", counts))
 
 
@@ -130,7 +164,10 @@ def format_text(families: Iterable[Family], *, is_open: bool = False) -> str:
 
 
 def _format_family(family: Family, *, is_open: bool) -> Iterator[str]:
-    """Format a metric. OpenMetrics has times of creation, and names of counters without `_total`."""
+    """Format a metric.
+
+    OpenMetrics has times of creation, and names of counters without `_total`.
+    """
     name = family.name.removesuffix("_total") if is_open else family.name
     yield f"# HELP {name} {family.meaning}."
     yield f"# TYPE {name} {family.kind}"
@@ -151,22 +188,33 @@ def to_json(families: Iterable[Family]) -> dict[str, object]:
     """Make the object that `metrics --json` prints."""
     metrics = []
     for family in families:
-        samples = [{"labels": dict(labels), "value": value} for labels, value in sorted(family.samples.items())]
-        metrics.append({"name": family.name, "type": family.kind, "help": family.meaning, "samples": samples})
+        samples = [
+            {"labels": dict(labels), "value": value}
+            for labels, value in sorted(family.samples.items())
+        ]
+        metrics.append(
+            {"name": family.name, "type": family.kind, "help": family.meaning, "samples": samples}
+        )
     return {"metrics": metrics}
 
 
 def write_textfile(path: str, text: str) -> None:
-    """Replace a file that node_exporter may read at any time. Raises HookError; `path` is unchanged then.
+    """Replace a file that node_exporter may read at any time.
 
-    Its directory is made if it is missing. The temporary name does not end in .prom, so node_exporter ignores it.
+    Raises HookError; `path` is unchanged then.
+
+    Its directory is made if it is missing. The temporary name does not end in .prom,
+    so node_exporter ignores it.
     """
     path = os.path.abspath(path)
     directory, name = os.path.split(path)
     try:
         os.makedirs(directory, exist_ok=True)
-        with files.replace_file(path, os.path.join(directory, f".{name}.{os.getpid()}.tmp")) as temporary:
-            files.write_durably(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
+        with files.replace_file(
+            path, os.path.join(directory, f".{name}.{os.getpid()}.tmp")
+        ) as temporary:
+            # Readable by the exporter's own user.
+            files.write_durably(temporary, text.encode("ascii"), 0o644)
     except OSError as error:
         # write(2) names no file, and the run directory is not to blame
         error = OSError(error.errno, error.strerror, path)
@@ -180,32 +228,44 @@ def write_textfile(path: str, text: str) -> None:
 class Former:
     """The samples exported before, so that no counter dips.
 
-    They are in the file that `metrics --textfile` replaces, or in the last answer of `metrics --listen`.
+    They are in the file that `metrics --textfile` replaces,
+    or in the last answer of `metrics --listen`.
     """
 
     age: float = 0.0  # seconds since they were exported
     samples: dict[Series, float] = field(default_factory=dict)
 
     def find(self, series: Series, key: SeenKey | None) -> float | None:
-        """Return the sample of a key's series, unless another key of that name exported it, which ended before."""
+        """Return the sample of a key's series, unless another key of that name
+        exported it, which ended before.
+        """
         is_older = key is None or (key.age is not None and key.age >= self.age)
         return self.samples.get(series) if is_older else None
 
 
 def keep_former(families: Iterable[Family], age: float) -> Former:
     """Keep the samples of metrics that were exported `age` seconds ago."""
-    samples = {(family.name, labels): value for family in families for labels, value in family.samples.items()}
+    samples = {
+        (family.name, labels): value
+        for family in families
+        for labels, value in family.samples.items()
+    }
     return Former(age, samples)
 
 
 def read_former(path: str) -> Former:
-    """Read the samples in the file that will be replaced; none if it is missing or has another format."""
+    """Read the samples in the file that will be replaced;
+    none if it is missing or has another format.
+    """
     text, age = system.try_call(files.read_text, path, _LIMIT), system.try_call(rare.age, path)
     former = Former(age or 0.0)
     for line in (text or "").splitlines():
         sample = _SAMPLE.fullmatch(line)
         if sample is not None and (value := float(sample[3])) < _MOST:
-            labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(sample[2] or ""))
+            labels = tuple(
+                (label, re.sub(r"\\(.)", r"\1", text))
+                for label, text in _LABEL.findall(sample[2] or "")
+            )
             former.samples[sample[1], labels] = int(sample[3]) if sample[3].isdecimal() else value
     return former
 
@@ -213,8 +273,8 @@ def read_former(path: str) -> Former:
 class Shown:
     """The counters that bill, as the endpoint has last shown them, in a file beside the history.
 
-    So none of them falls after a restart, also not after a power cut that has taken use which was shown already. The
-    file is written before they are shown.
+    So none of them falls after a restart, also not after a power cut that has taken use which was
+    shown already. The file is written before they are shown.
     """
 
     def __init__(self, history: str) -> None:
@@ -237,7 +297,10 @@ class Shown:
             write_textfile(self._path, format_text(billed))
         except HookError as error:
             if not self._has_failed:
-                report.write_line(f"the counters that bill may fall after a restart: {explain(error)}", to_syslog=False)
+                report.write_line(
+                    f"the counters that bill may fall after a restart: {explain(error)}",
+                    to_syslog=False,
+                )
             self._has_failed = True
 
 
@@ -246,18 +309,25 @@ class Shown:
 
 @dataclass
 class Use:
-    """The use that one series shows: two groups of a key can have equal labels (a mount point that changed)."""
+    """The use that one series shows: two groups of a key can have equal labels (a
+    mount point that changed).
+    """
 
     key: SeenKey | None  # None: of tasks in no key's group
-    value: int | None = 0  # in millionths; None: there is no number for it, or for one of the groups
-    restarts: bool = False  # a part of the use is unknown, so that it is the use of the present directory
+    # In millionths; None: there is no number for it, or for one of the groups.
+    value: int | None = 0
+    # A part of the use is unknown, so that it is the use of the present directory.
+    restarts: bool = False
 
     def hold(self, before: float | None) -> float | None:
-        """Return the value, or the sample `before` if there is none, or if it dips without a restart."""
+        """Return the value, or the sample `before` if there is none,
+        or if it dips without a restart.
+        """
         value = to_number(self.value)
         if before is None or value is None:
             return before if value is None else value
-        if self.key is None:  # a difference of counters that are read one after the other dips by the use in between
+        # A difference of counters that are read one after the other dips by the use in between.
+        if self.key is None:
             may_restart = value < before / 2
         else:  # a sample that no counter can have reached since the key began was a wrong value
             most = _MOST_A_SECOND * self.key.age if self.key.age is not None else _MOST
@@ -275,18 +345,29 @@ def _make_event_families(
         family = Family(prefix + event.metric, meaning, {})
         for labels in (labels for of, labels in uses if of == name):
             use = uses[name, labels]
-            value = to_number(use.value) if event.gauge else use.hold(former.find((family.name, labels), use.key))
+            value = (
+                to_number(use.value)
+                if event.gauge
+                else use.hold(former.find((family.name, labels), use.key))
+            )
             if value is not None:
                 family.samples[labels] = value
             # When a use was 0 that starts again while its key exists is not known.
-            created = use.key.created if has_created and use.key is not None and not use.restarts else None
+            created = (
+                use.key.created
+                if has_created and use.key is not None and not use.restarts
+                else None
+            )
             if created is not None and not event.gauge:
                 family.created[labels] = created
         yield family
 
 
 def _describe_event(name: str) -> Event:
-    """Describe an event. An unknown one keeps the kernel's name, and counts as a counter, as most are."""
+    """Describe an event.
+
+    An unknown one keeps the kernel's name, and counts as a counter, as most are.
+    """
     word = re.sub("[^A-Za-z0-9_]", "_", name)
     return EVENTS.get(name) or Event("its own unit", f"event {word} of the kernel", f"{word}_total")
 
@@ -298,7 +379,9 @@ def _sum_keys(keys: Iterable[SeenKey]) -> dict[Series, Use]:
         identity = _identify(key)
         for group in key.groups:
             for counter, (value, restarts) in _list_samples(group).items():
-                use = uses.setdefault(_name_series(identity, group.record.ctrl_group, counter), Use(key))
+                use = uses.setdefault(
+                    _name_series(identity, group.record.ctrl_group, counter), Use(key)
+                )
                 use.value = None if use.value is None or value is None else use.value + value
                 use.restarts |= restarts
     return uses
@@ -319,33 +402,48 @@ def _name_series(identity: Labels, ctrl_group: str, counter: str) -> Series:
 
 
 def _list_samples(group: Group) -> dict[str, tuple[int | None, bool]]:
-    """Return the value of each counter of a group in a form that Prometheus can add up, and whether it restarts.
+    """Return the value of each counter of a group in a form that Prometheus can add up,
+    and whether it restarts.
 
-    None is no sample. If a part of earlier use is unknown, the value is the use of the present directory: a counter
-    that restarts has to restart from 0, because Prometheus counts its first value as growth. If that is unknown, too
-    (the counter cannot be read, ran backwards, or is untracked), a gap is right: any lower sample would be one more
-    restart.
+    None is no sample. If a part of earlier use is unknown, the value is the use of the present
+    directory: a counter that restarts has to restart from 0, because Prometheus counts its first
+    value as growth. If that is unknown, too (the counter cannot be read, ran backwards, or is
+    untracked), a gap is right: any lower sample would be one more restart.
     """
-    samples: dict[str, tuple[int | None, bool]] = {name: (total.value, False) for name, total in group.gauges.items()}
+    samples: dict[str, tuple[int | None, bool]] = {
+        name: (total.value, False) for name, total in group.gauges.items()
+    }
     of_directory = counters.measure_directory(group.record, group.now)
     for counter, total in group.totals.items():
         part, is_whole = of_directory[counter]
-        is_lost = counter in group.record.before and counters.parse_number(group.record.before[counter]) is None
+        is_lost = (
+            counter in group.record.before
+            and counters.parse_number(group.record.before[counter]) is None
+        )
         value = part if is_lost else total.known
         samples[counter] = value if is_whole else None, total.unknown > 0
     for counter, text in group.now.items():
-        if get_event(counter) not in EVENTS and counter in group.begin:  # unknown: the use of this directory
+        # Unknown: the use of this directory.
+        if get_event(counter) not in EVENTS and counter in group.begin:
             samples[counter] = counters.compute_use(counter, group.begin[counter], text), True
     return samples
 
 
 def _identify(key: SeenKey) -> Labels:
-    """Return the labels of a key. `namespace`, `pod` and `container` are always among them, even if empty.
+    """Return the labels of a key.
+
+    `namespace`, `pod` and `container` are always among them, even if empty.
 
     Otherwise Prometheus would add those of the pod in which the exporter runs.
     """
     labels = read_metric_labels(key.state)
-    kind = "uid" if key.state.kind == "pod" else f"{key.state.kind}_id" if labels.get("namespace") else "key"
+    kind = (
+        "uid"
+        if key.state.kind == "pod"
+        else f"{key.state.kind}_id"
+        if labels.get("namespace")
+        else "key"
+    )
     return (
         *((name, printable(labels.get(name, ""))) for name in ("namespace", "pod", "container")),
         (kind, key.state.key),
@@ -364,12 +462,25 @@ def _measure_more(node: Inventory, keys: Iterable[SeenKey], uses: dict[Series, U
     unknown = [
         (*labels, ("event", event))
         for (event, labels), use in uses.items()
-        if event in EVENTS and (use.restarts or (use.key is not None and use.key.was_taken and not EVENTS[event].gauge))
+        if event in EVENTS
+        and (
+            use.restarts or (use.key is not None and use.key.was_taken and not EVENTS[event].gauge)
+        )
     ]
     yield "use_unknown", "1 for each use of which a part, or all, is unknown", Counter(unknown)
-    yield "key_info", "1, with the name and the labels of a key without a namespace", Counter(_list_infos(keys))
-    taken = Counter((*_identify(key), ("group", printable(path))) for key, _, path in node.list_taken())
-    yield "taken_containers", "Containers whose init is in a mon_group of another tool, by that group", taken
+    yield (
+        "key_info",
+        "1, with the name and the labels of a key without a namespace",
+        Counter(_list_infos(keys)),
+    )
+    taken = Counter(
+        (*_identify(key), ("group", printable(path))) for key, _, path in node.list_taken()
+    )
+    yield (
+        "taken_containers",
+        "Containers whose init is in a mon_group of another tool, by that group",
+        taken,
+    )
 
 
 def _list_infos(keys: Iterable[SeenKey]) -> Iterator[Labels]:
@@ -377,7 +488,9 @@ def _list_infos(keys: Iterable[SeenKey]) -> Iterator[Labels]:
     for key in keys:
         identity, name = _identify(key), key.title
         if name != NOTHING and not dict(identity)["namespace"]:
-            labels = ((f"label_{label}", printable(text)) for label, text in key.state.job_labels.items())
+            labels = (
+                (f"label_{label}", printable(text)) for label, text in key.state.job_labels.items()
+            )
             yield (*identity, ("name", name), *labels)
 
 
@@ -386,7 +499,11 @@ def _measure_health(node: Inventory) -> Measured:
     if node.rmids is not None:
         yield "rmids", "RMIDs of the machine: the smallest of info/*/num_rmids", node.rmids.limit
         in_use = _by("owner", {"ours": node.rmids.ours, "others": node.rmids.others})
-        yield "rmids_in_use", "RMIDs in use, one for each group; ours are the mon_groups of keys", in_use
+        yield (
+            "rmids_in_use",
+            "RMIDs in use, one for each group; ours are the mon_groups of keys",
+            in_use,
+        )
         if node.host_pids:
             orphans = "mon_groups with our prefix, but without a record and a live member"
             yield "orphan_groups", orphans, len(node.orphans)
@@ -395,7 +512,11 @@ def _measure_health(node: Inventory) -> Measured:
         yield from _measure_reconcile(node.reconciled)
     if node.watched is not None:
         yield from _measure_watch(node.watched)
-    yield "node_supported", "Whether the machine has resctrl with monitoring, mounted or not", node.is_supported
+    yield (
+        "node_supported",
+        "Whether the machine has resctrl with monitoring, mounted or not",
+        node.is_supported,
+    )
     yield "mounted", "Whether resctrl is mounted and supports monitoring", node.rmids is not None
     yield "build_info", "1, with the version of resctrl-mon-hook", _by("version", {__version__: 1})
 
@@ -403,12 +524,26 @@ def _measure_health(node: Inventory) -> Measured:
 def _measure_keys(node: Inventory) -> Measured:
     states = Counter({**dict.fromkeys(_STATES, 0), "unreadable": len(node.unreadable)})
     states.update(key.condition if key.condition in _STATES else "live" for key in node.keys)
-    yield "keys", "Keys on record, by state; unreadable counts records that cannot be read", _by("state", states)
+    yield (
+        "keys",
+        "Keys on record, by state; unreadable counts records that cannot be read",
+        _by("state", states),
+    )
     alive = sum(len(key.list_alive()) for key in node.keys)
     counted = {"alive": alive, "dead": sum(len(key.alive) for key in node.keys) - alive}
-    yield "members", "Containers that are members of a key", _by("state", counted) if node.host_pids else None
-    taken = sum(member.taken_from is not None for key in node.keys for member in key.state.members.values())
-    yield "members_taken_from_others", "Members that were in a mon_group of another tool before", taken
+    yield (
+        "members",
+        "Containers that are members of a key",
+        _by("state", counted) if node.host_pids else None,
+    )
+    taken = sum(
+        member.taken_from is not None for key in node.keys for member in key.state.members.values()
+    )
+    yield (
+        "members_taken_from_others",
+        "Members that were in a mon_group of another tool before",
+        taken,
+    )
 
 
 def _measure_losses(node: Inventory) -> Measured:
@@ -416,47 +551,130 @@ def _measure_losses(node: Inventory) -> Measured:
     none = {reason: 0 for name, reason in vars(Reason).items() if name.isupper()}
     reasons = Counter(none)
     reasons.update(printable(failure.reason) for failure in node.failures if not failure.monitored)
-    yield "unmonitored_containers", "Containers on record as not monitored, by reason", _by("reason", reasons)
+    yield (
+        "unmonitored_containers",
+        "Containers on record as not monitored, by reason",
+        _by("reason", reasons),
+    )
     ended = {**none, **node.ended_unmonitored}
-    yield "unmonitored_runs_total", "Runs that ended unmonitored since boot, by reason", _by("reason", ended)
-    yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", node.unrecorded
-    yield "run_directory_full", "Whether the run directory has no room: records may be missing", node.is_full
+    yield (
+        "unmonitored_runs_total",
+        "Runs that ended unmonitored since boot, by reason",
+        _by("reason", ended),
+    )
+    yield (
+        "unrecorded_failures",
+        "Failures since boot that could not be recorded: at least so many",
+        node.unrecorded,
+    )
+    yield (
+        "run_directory_full",
+        "Whether the run directory has no room: records may be missing",
+        node.is_full,
+    )
     owed = Counter[str]()
     for waiting in node.list_owed():
         owed[waiting.why.rpartition(": ")[2]] += waiting.lines
-    yield "history_owed", "Lines of history that wait, by the errno of the last try", _by("reason", owed or {"none": 0})
-    yield "history_dropped_total", "Lines of history that were dropped unwritten since boot", node.dropped_lines
-    yield "snapshots_dropped_total", "Snapshots forgotten early since boot: there were too many", node.dropped_snapshots
+    yield (
+        "history_owed",
+        "Lines of history that wait, by the errno of the last try",
+        _by("reason", owed or {"none": 0}),
+    )
+    yield (
+        "history_dropped_total",
+        "Lines of history that were dropped unwritten since boot",
+        node.dropped_lines,
+    )
+    yield (
+        "snapshots_dropped_total",
+        "Snapshots forgotten early since boot: there were too many",
+        node.dropped_snapshots,
+    )
     if (unhooked := node.unhooked) is not None:
-        yield "unhooked_containers", "Running containers that never got the hook", len(unhooked.containers)
-        yield "unchecked_containers", "Containers that reconcile could not check", unhooked.unchecked
-    runs = {tuple(zip(("stage", "result"), map(printable, words))): count for words, count in node.runs.items()}
+        yield (
+            "unhooked_containers",
+            "Running containers that never got the hook",
+            len(unhooked.containers),
+        )
+        yield (
+            "unchecked_containers",
+            "Containers that reconcile could not check",
+            unhooked.unchecked,
+        )
+    runs = {
+        tuple(zip(("stage", "result"), map(printable, words))): count
+        for words, count in node.runs.items()
+    }
     yield "hook_runs_total", "Runs of the hook, by stage and result", runs
 
 
 def _measure_watch(watch: WatchRecord) -> Measured:
-    yield "watch_start_timestamp_seconds", "Unix time at which the watch that runs started", watch.started_at
-    yield "watch_alive_timestamp_seconds", "Unix time at which watch last wrote its record", watch.alive_at
+    yield (
+        "watch_start_timestamp_seconds",
+        "Unix time at which the watch that runs started",
+        watch.started_at,
+    )
+    yield (
+        "watch_alive_timestamp_seconds",
+        "Unix time at which watch last wrote its record",
+        watch.alive_at,
+    )
     yield "watch_moved_tasks_total", "Tasks that watch moved in, since its start", watch.moved
-    yield "watch_followed_containers_total", "Containers that watch followed to another ctrl_group", watch.followed
-    yield "watch_failures_total", "Processes that watch could not move in, since its start", watch.failed
+    yield (
+        "watch_followed_containers_total",
+        "Containers that watch followed to another ctrl_group",
+        watch.followed,
+    )
+    yield (
+        "watch_failures_total",
+        "Processes that watch could not move in, since its start",
+        watch.failed,
+    )
     yield "watch_overflows_total", "Times that watch lost execs, since its start", watch.overflows
 
 
 def _measure_reconcile(run: ReconcileRecord) -> Measured:
-    yield "reconcile_start_timestamp_seconds", "Unix time at which reconcile last started", run.started_at
-    yield "reconcile_end_timestamp_seconds", "Unix time at which it last ended without an error", run.ended_at
+    yield (
+        "reconcile_start_timestamp_seconds",
+        "Unix time at which reconcile last started",
+        run.started_at,
+    )
+    yield (
+        "reconcile_end_timestamp_seconds",
+        "Unix time at which it last ended without an error",
+        run.ended_at,
+    )
     if run.ended_at is not None:
         yield "reconcile_duration_seconds", "Duration of the reconcile that last ended", run.seconds
-    yield "outside_threads", "Threads that the last reconcile left outside their group", run.outside_total
+    yield (
+        "outside_threads",
+        "Threads that the last reconcile left outside their group",
+        run.outside_total,
+    )
     elsewhere = _by("group", run.elsewhere)
-    yield "elsewhere_threads", "Threads left in a group that is not their key's, by that group", elsewhere
-    yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
+    yield (
+        "elsewhere_threads",
+        "Threads left in a group that is not their key's, by that group",
+        elsewhere,
+    )
+    yield (
+        "late_cpu_seconds_total",
+        "CPU time that tasks used before they were moved in",
+        run.late_cpu,
+    )
     undone = {"failed": run.failed, "left": run.left, "unread": run.unread}
     yield "reconcile_undone", "What the reconcile that last ended left", _by("kind", undone)
     none = dict.fromkeys(VERBS, 0)
-    yield "reconcile_actions_total", "Actions of reconcile that were done", _by("verb", {**none, **run.actions})
-    yield "reconcile_failures_total", "Actions of reconcile that failed", _by("verb", {**none, **run.failures})
+    yield (
+        "reconcile_actions_total",
+        "Actions of reconcile that were done",
+        _by("verb", {**none, **run.actions}),
+    )
+    yield (
+        "reconcile_failures_total",
+        "Actions of reconcile that failed",
+        _by("verb", {**none, **run.failures}),
+    )
 
 
 def _by(label: str, counts: Mapping[str, int]) -> Numbers:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers HTTP requests, GET and HEAD: `/metrics`, measured within the last second, and `/-/healthy`, which measures
-nothing.
+"""Answers HTTP requests, GET and HEAD: `/metrics`, measured within the last second,
+and `/-/healthy`, which measures nothing.
 
-Each connection has a thread, and a deadline as a whole. If there are too many connections, or too many of one address,
-the oldest of them is cut off that has not sent a whole request, since a scraper sends its request at once; if there is
-none, the oldest that has read nothing of its answer for half a second. One that waits for a measurement or reads is
-never cut off: if all do, new ones of a greedy address are, and others wait in the kernel's queue.
+Each connection has a thread, and a deadline as a whole. If there are too many connections, or too
+many of one address, the oldest of them is cut off that has not sent a whole request, since a
+scraper sends its request at once; if there is none, the oldest that has read nothing of its answer
+for half a second. One that waits for a measurement or reads is never cut off: if all do, new ones
+of a greedy address are, and others wait in the kernel's queue.
 
-Where no thread can be started (a limit on processes, a filter of system calls), connections are answered one after the
-other: a client has two seconds for its request, and two to read the answer.
+Where no thread can be started (a limit on processes, a filter of system calls), connections are
+answered one after the other: a client has two seconds for its request, and two to read the answer.
 """
 
 from __future__ import annotations
@@ -46,22 +47,36 @@ _SHARED = 1.0  # seconds for which one measurement answers further requests
 _MOST = 512
 _MOST_OF_ONE = 64  # connections of one address
 _PATIENCE = 30.0  # seconds for a whole connection; Prometheus itself waits for 10 by default
-_PATIENCE_ALONE = 2.0  # seconds for a client whose connection has no thread, for which all others wait
+# Seconds for a client whose connection has no thread, for which all others wait.
+_PATIENCE_ALONE = 2.0
 _TICK, _SOON = 0.25, 0.01  # seconds
 _MINUTE = 60.0
-_STALLED = 0.5  # seconds without progress, after which a connection with an answer may be cut off to make room
+# Seconds without progress, after which a connection with an answer may be cut off to make room.
+_STALLED = 0.5
 _PIECE = 16 << 10  # bytes of an answer that count as progress
 _LONGEST_REQUEST = 8 << 10
 _IS_WHOLE = re.compile(rb"\n\r?\n")  # a line may end without a CR (RFC 9112, section 2.2)
-_TARGET = re.compile(r"(?:https?://[^/?#]*)?/+([^?#]*)", re.IGNORECASE)  # of a request, with a host or without
-_IN_THE_KERNEL = 64 << 10  # bytes of an answer that the kernel holds for a client; it doubles this number
-_CLIENT_IS_GONE = {errno.ENOTCONN, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
+# Of a request, with a host or without.
+_TARGET = re.compile(r"(?:https?://[^/?#]*)?/+([^?#]*)", re.IGNORECASE)
+# Bytes of an answer that the kernel holds for a client; it doubles this number.
+_IN_THE_KERNEL = 64 << 10
+_CLIENT_IS_GONE = {
+    errno.ENOTCONN,
+    errno.EHOSTUNREACH,
+    errno.EHOSTDOWN,
+    errno.ENETUNREACH,
+    errno.ENETDOWN,
+}
 _NO_THREAD = HookError(
     Reason.IO,
     "no thread can be started for a connection: connections are answered one after the other",
-    hint="raise its limit on processes (TasksMax=, --pids-limit), or use a seccomp profile that knows clone3",
+    hint=(
+        "raise its limit on processes (TasksMax=, --pids-limit), or use a seccomp profile that "
+        "knows clone3"
+    ),
 )
-_ON_THE_WAY = {4, 9, 11}  # FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel lacks a part
+# FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel lacks a part.
+_ON_THE_WAY = {4, 9, 11}
 
 
 class Answer(NamedTuple):
@@ -98,7 +113,9 @@ class Connection:
             self.client.settimeout(max(_SOON, self.ends_at - system.monotonic()))
 
     def is_idle(self) -> bool:
-        """Return whether it may be cut off: its client has sent no whole request, or does not read its answer."""
+        """Return whether it may be cut off: its client has sent no whole request,
+        or does not read its answer.
+        """
         if not self.asks:
             return self.active_at < system.monotonic() - _STALLED
         return not system.try_call(self.client.recv, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
@@ -127,7 +144,10 @@ class Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Bind a socket whose connections have small buffers. HTTPServer would also ask DNS for our name."""
+        """Bind a socket whose connections have small buffers.
+
+        HTTPServer would also ask DNS for our name.
+        """
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _IN_THE_KERNEL)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LONGEST_REQUEST)
         TCPServer.server_bind(self)
@@ -158,7 +178,9 @@ class Server(ThreadingHTTPServer):
                 if not is_greedy and len(connections) < self._most:
                     self.connections[request] = new
                     return True
-                idle = [rival for rival in (of_host if is_greedy else connections) if rival.is_idle()]
+                idle = [
+                    rival for rival in (of_host if is_greedy else connections) if rival.is_idle()
+                ]
                 if idle:  # those without a request first
                     self._cut_off(max(idle, key=lambda rival: rival.asks), "too_many")
                 elif is_greedy:
@@ -185,15 +207,21 @@ class Server(ThreadingHTTPServer):
                     self._cut_off(connection, "too_slow")
 
     def _cut_off(self, connection: Connection, reason: str) -> None:
-        """End a connection at once: its thread wakes up, and the kernel drops its unsent data (a reset)."""
+        """End a connection at once: its thread wakes up,
+        and the kernel drops its unsent data (a reset).
+        """
         self.dropped[reason] += 1
         self.connections.pop(connection.client, None)
         with suppress(OSError):  # the client has ended it
-            connection.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.client.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             connection.client.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
-        """Close a connection; what an answer without a thread has not sent in its time is dropped."""
+        """Close a connection; what an answer without a thread has not
+        sent in its time is dropped.
+        """
         self.service_actions()
         with self.lock:
             self.connections.pop(request, None)
@@ -204,9 +232,15 @@ class Server(ThreadingHTTPServer):
         self._log(sys.exc_info()[1])
 
     def _log(self, error: BaseException | None) -> None:
-        """Log an error that is no client's doing, each kind once a minute: clients must not fill the log."""
+        """Log an error that is no client's doing, each kind once a minute:
+        clients must not fill the log.
+        """
         is_gone = isinstance(error, (ConnectionError, TimeoutError))
-        if error is None or is_gone or (isinstance(error, OSError) and error.errno in _CLIENT_IS_GONE):
+        if (
+            error is None
+            or is_gone
+            or (isinstance(error, OSError) and error.errno in _CLIENT_IS_GONE)
+        ):
             return
         kind = f"{type(error).__name__} {getattr(error, 'errno', None)}"
         if self._logged.get(kind, float("-inf")) <= system.monotonic() - _MINUTE:
@@ -216,7 +250,10 @@ class Server(ThreadingHTTPServer):
     # --- Measurements
 
     def read(self, is_open: bool, is_gzip: bool) -> Answer:
-        """Answer with the measurement of the last second. One request starts a new one, which all that wait share."""
+        """Answer with the measurement of the last second.
+
+        One request starts a new one, which all that wait share.
+        """
         since = system.monotonic()
         if not self._turn.acquire(timeout=_PATIENCE):
             raise TimeoutError
@@ -257,18 +294,22 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def handle(self) -> None:
-        """Read a request up to its empty line, or the beginning of one that is too long, and answer it."""
+        """Read a request up to its empty line, or the beginning of one that
+        is too long, and answer it.
+        """
         own, request = self.server.connections.get(self.request), b""
         if own is None:  # it was cut off before this began
             return
         self._own = own
         while self._own.asks:
             self._own.limit_wait()
-            self.request.recv(1, socket.MSG_PEEK)  # waits; the rest is one step for those that look for room
+            # Waits; the rest is one step for those that look for room.
+            self.request.recv(1, socket.MSG_PEEK)
             with self.server.lock:
                 if not (data := self.request.recv(_LONGEST_REQUEST - len(request))):
                     return
-                request = (request + data).lstrip(b"\r\n")  # empty lines before a request mean nothing
+                # Empty lines before a request mean nothing.
+                request = (request + data).lstrip(b"\r\n")
                 if _IS_WHOLE.search(request) or len(request) >= _LONGEST_REQUEST:
                     self._own.asks = False
         self.rfile = BytesIO(request)
@@ -279,13 +320,21 @@ class _Handler(BaseHTTPRequestHandler):
         path = target[1] if target is not None else ""
         if path == "metrics":
             # What the client prefers (RFC 9110, section 12); plain text is the default.
-            accepted, encodings = (_rate(self.headers.get_all(name, [])) for name in ("Accept", "Accept-Encoding"))
-            is_open = accepted.get("application/openmetrics-text", 0.0) > accepted.get("text/plain", 0.0)
+            accepted, encodings = (
+                _rate(self.headers.get_all(name, [])) for name in ("Accept", "Accept-Encoding")
+            )
+            is_open = accepted.get("application/openmetrics-text", 0.0) > accepted.get(
+                "text/plain", 0.0
+            )
             answer = self.server.read(is_open, encodings.get("gzip", 0.0) > 0)
         else:
             answer = _HEALTHY if path == "-/healthy" else _NOT_FOUND
         self.send_response(answer.status)
-        for name, value in {"Content-Type": answer.kind, "Content-Length": len(answer.body), **answer.headers}.items():
+        for name, value in {
+            "Content-Type": answer.kind,
+            "Content-Length": len(answer.body),
+            **answer.headers,
+        }.items():
             self.send_header(name, str(value))
         self._own.active_at = system.monotonic()
         if not self._own.has_thread:
@@ -298,10 +347,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[at : at + _PIECE])
             self._own.active_at = system.monotonic()
         self.request.shutdown(socket.SHUT_WR)
-        # If we closed before the client's kernel has the whole answer, our kernel would keep the rest for a while, for
-        # any number of clients that do not read.
+        # If we closed before the client's kernel has the whole answer, our kernel would keep the
+        # rest for a while, for any number of clients that do not read.
         while self.request in self.server.connections:
-            if self.request.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] not in _ON_THE_WAY:
+            if (
+                self.request.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+                not in _ON_THE_WAY
+            ):
                 break
             if not self._own.has_thread:
                 self.server.service_actions()
@@ -336,13 +388,16 @@ _QUALITY = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 
 
 def _rate(headers: list[str]) -> dict[str, float]:
-    """Return the quality of each name that a client accepts in our version, or without one; 0 is "never"."""
+    """Return the quality of each name that a client accepts in our version,
+    or without one; 0 is "never".
+    """
     qualities: dict[str, float] = {}
     for item in ",".join(headers).lower().replace(" ", "").split(","):
         name, *parameters = item.split(";")
         given = dict(parameter.partition("=")[::2] for parameter in parameters)
         quality = given.get("q", "1")
-        if given.get("version", "").strip('"') in ("", "0.0.4", "1.0.0"):  # any, of the text format, of OpenMetrics
+        # Any, of the text format, of OpenMetrics.
+        if given.get("version", "").strip('"') in ("", "0.0.4", "1.0.0"):
             rated = float(quality) if _QUALITY.fullmatch(quality) else 0.0
             qualities[name] = max(qualities.get(name, 0.0), rated)
     return qualities

@@ -2,20 +2,20 @@
 """The consumer's view, <run-dir>/mon_groups/<key>: reads like a mon_group, named by the key alone.
 
     tasks                           a link to the real one; an empty file once the key is completed
-    created_at, completed_at        RFC 3339, UTC
-    lingering_since                 RFC 3339, UTC: when the last member left; only while the key lingers
-    mon_data/<domain>/<event>       a link to the live counter; gone once the key is completed
-    mon_data/<domain>/<event>.begin .end .before .known     see models.MonGroup
+    created_at, completed_at        RFC 3339, UTC lingering_since                 RFC 3339, UTC:
+    when the last member left; only while the key lingers mon_data/<domain>/<event>       a link to
+    the live counter; gone once the key is completed mon_data/<domain>/<event>.begin .end .before
+    .known     see models.MonGroup
 
-If a key's containers are in several ctrl_groups, this is its first group. Each further one has `tasks@<ctrl_group>` and
-`mon_data/<domain>@<ctrl_group>/...` (nothing after the @ for the root ctrl_group), so that a sum over
-`mon_data/mon_PERF_PKG_*` is the use in all.
+If a key's containers are in several ctrl_groups, this is its first group. Each further one has
+`tasks@<ctrl_group>` and `mon_data/<domain>@<ctrl_group>/...` (nothing after the @ for the root
+ctrl_group), so that a sum over `mon_data/mon_PERF_PKG_*` is the use in all.
 
-A service beside the hooks makes all of it from the keys' records, and keeps it so. It takes no lock that a hook takes,
-and leaves nothing that its next start does not put right: that makes each view again. A view is built beside, renamed
-into place, and never changed. So a reader has one rule: if a file that it has listed is gone, it reads the key again.
-Kepler reads live counters by their paths. It gets the kernel's own values or none, since the links lead to the kernel's
-files.
+A service beside the hooks makes all of it from the keys' records, and keeps it so. It takes no lock
+that a hook takes, and leaves nothing that its next start does not put right: that makes each view
+again. A view is built beside, renamed into place, and never changed. So a reader has one rule: if a
+file that it has listed is gone, it reads the key again. Kepler reads live counters by their paths.
+It gets the kernel's own values or none, since the links lead to the kernel's files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import signal
 from contextlib import suppress
 from typing import NamedTuple
 
-# A module that only failures need is imported at once, too: an upgrade replaces the file that later imports would read.
+# A module that only failures need is imported at once, too:
+# an upgrade replaces the file that later imports would read.
 from hook import damage, formats, rare, report, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import KeyState, MonGroup, Options
@@ -44,7 +45,8 @@ _ROOM = 1 / 8  # the share of the file system that is left to the records
 _PLACE = "mon_groups"
 _BUILDING = "building"
 _NEW, _OLD = f"{_BUILDING}/new", f"{_BUILDING}/old"  # a view on its way in, and one on its way out
-_NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"  # of domains and events
+# Of domains and events.
+_NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 
 Content = tuple[list[str], dict[str, str], dict[str, str]]
 """The directories of a view, its files with their texts, and its links with their targets."""
@@ -63,7 +65,10 @@ class View:
     """The views of all keys in a run directory."""
 
     def __init__(self, options: Options) -> None:
-        """Take over the views. Raises HookError, `usage` while another process keeps them, and OSError."""
+        """Take over the views.
+
+        Raises HookError, `usage` while another process keeps them, and OSError.
+        """
         self._run = RunDir(options.run_dir)
         self._dir = self._run.descriptor
         self._resctrl_root = options.resctrl_root
@@ -88,9 +93,9 @@ class View:
     def update(self) -> list[HookError] | None:
         """Make the views of the records that have changed; return why some could not be made.
 
-        The result is None if nothing has changed, as two times of directories show: that of the records', and that of
-        the views', which another program may change. Once a minute this looks at all records in any case. Raises
-        HookError, OSError.
+        The result is None if nothing has changed, as two times of directories show: that of the
+        records', and that of the views', which another program may change. Once a minute this looks
+        at all records in any case. Raises HookError, OSError.
         """
         now, version = system.monotonic(), self._read_version()
         if version is not None and version == self._seen and now < self._due:
@@ -98,7 +103,11 @@ class View:
         self._make_parts()
         versions, views = records.list_versions(self._run), {*self._run.list_part(_PLACE)}
         self._shown = {key: shown for key, shown in self._shown.items() if key in versions}
-        outdated = [key for key in sorted(versions.keys() | views) if not self._is_current(key, versions, views)]
+        outdated = [
+            key
+            for key in sorted(versions.keys() | views)
+            if not self._is_current(key, versions, views)
+        ]
         problems = []
         for key in outdated:
             try:
@@ -106,7 +115,8 @@ class View:
             except OSError as error:
                 problems.append(as_hook_error(f"could not make the view of key {key}", error))
         self._clear()
-        # After a change the next look reads the times again, so that no change during this one is missed.
+        # After a change the next look reads the times again,
+        # so that no change during this one is missed.
         self._seen = version if len(problems) == len(outdated) else None
         if problems:
             self._due = now + _RETRY
@@ -117,10 +127,17 @@ class View:
 
     def _is_current(self, key: str, versions: dict[str, records.Version], views: set[str]) -> bool:
         shown = self._shown.get(key)
-        return shown is not None and shown.version == versions[key] and (shown.content is not None) == (key in views)
+        return (
+            shown is not None
+            and shown.version == versions[key]
+            and (shown.content is not None) == (key in views)
+        )
 
     def _read_version(self) -> tuple[int, int] | None:
-        of_records, of_views = records.read_version(self._run), records.read_version(self._run, _PLACE)
+        of_records, of_views = (
+            records.read_version(self._run),
+            records.read_version(self._run, _PLACE),
+        )
         return (of_records, of_views) if of_records is not None and of_views is not None else None
 
     def _make_parts(self) -> None:
@@ -131,9 +148,12 @@ class View:
         rare.ensure_directory(_BUILDING, 0o700, self._dir)
 
     def _show(self, key: str, version: records.Version | None, *, is_there: bool) -> None:
-        """Replace a key's view by one of its record, or remove it if there is nothing to show. Raises OSError.
+        """Replace a key's view by one of its record, or remove it if there is nothing to show.
 
-        If the new view cannot be made, the old one is removed all the same: readers would take it for right.
+        Raises OSError.
+
+        If the new view cannot be made, the old one is removed all the same:
+        readers would take it for right.
         """
         former = self._shown.pop(key, None)
         content = self._read_content(key) if version is not None else None
@@ -157,8 +177,8 @@ class View:
             if content is not None:
                 self._build(content)
         finally:
-            # rename(2) cannot replace a directory that is not empty, so there is no view between these two. Killed in
-            # between: the next start makes it.
+            # rename(2) cannot replace a directory that is not empty, so there is no view between
+            # these two. Killed in between: the next start makes it.
             with suppress(FileNotFoundError):
                 system.rename(place, _OLD, self._dir)
         if content is not None:
@@ -181,7 +201,10 @@ class View:
 
 
 def make_once(options: Options) -> list[HookError]:
-    """Make the views of all keys once; return why some could not be made. Raises HookError, OSError."""
+    """Make the views of all keys once; return why some could not be made.
+
+    Raises HookError, OSError.
+    """
     view = View(options)
     try:
         return view.update() or []
@@ -216,7 +239,9 @@ def keep(options: Options) -> None:
 
 
 def say_first(lines: list[str]) -> None:
-    """Write the first of these lines, and how many more there are: in a full file system one for each key."""
+    """Write the first of these lines, and how many more there are:
+    in a full file system one for each key.
+    """
     for line in lines[:_MOST_SAID]:
         _say(line)
     if len(lines) > _MOST_SAID:
@@ -229,7 +254,9 @@ def _say(text: str) -> None:
 
 
 def _list_content(state: KeyState) -> Content | None:
-    """Return what the view of a key has; None if no counter of its groups was read, so that it has none."""
+    """Return what the view of a key has; None if no counter of its groups was read,
+    so that it has none.
+    """
     shown = [group for group in state.groups if group.begin is not None]
     if not shown:
         return None
@@ -249,13 +276,23 @@ def _list_content(state: KeyState) -> Content | None:
 def _add_group(content: Content, group: MonGroup, suffix: str, *, is_live: bool) -> None:
     directories, files, links = content
     begin = group.begin or {}
-    before = {counter: text.partition(" ")[0] for counter, text in group.before.items()}  # of counters.EARLIER
-    texts = ((".before", before), (".known", group.known), (".begin", begin), (".end", group.end or {}))
+    # Of counters.EARLIER.
+    before = {counter: text.partition(" ")[0] for counter, text in group.before.items()}
+    texts = (
+        (".before", before),
+        (".known", group.known),
+        (".begin", begin),
+        (".end", group.end or {}),
+    )
     if is_live:
         links["tasks" + suffix] = group.path + "/tasks"
     for counter in {**begin, **group.before}:
         domain, _, event = counter.partition("/")
-        if (domain + event).strip(_NAME_CHARACTERS) or domain[:1] in ("", ".") or event[:1] in ("", "."):
+        if (
+            (domain + event).strip(_NAME_CHARACTERS)
+            or domain[:1] in ("", ".")
+            or event[:1] in ("", ".")
+        ):
             continue  # no hook wrote that record: it could lead out of the view
         directory = f"/mon_data/{domain}{suffix}"
         if directory not in directories:

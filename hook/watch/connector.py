@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel's process connector: a netlink socket that gets a message at each exec on the machine.
 
-Source: Documentation/driver-api/connector.rst, include/uapi/linux/cn_proc.h and drivers/connector/cn_proc.c of the
-kernel. A message is a struct nlmsghdr (16 bytes), a struct cn_msg (20 bytes) and a struct proc_event, in the order of
-bytes of the machine.
+Source: Documentation/driver-api/connector.rst, include/uapi/linux/cn_proc.h and
+drivers/connector/cn_proc.c of the kernel. A message is a struct nlmsghdr (16 bytes), a struct
+cn_msg (20 bytes) and a struct proc_event, in the order of bytes of the machine.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ _WHAT = struct.Struct("=36xI")
 _ANSWER = struct.Struct("=28xI20xI")  # cn_msg.ack, event_data.ack.err
 _EXEC = struct.Struct("=56xI")  # event_data.exec.process_tgid
 _LONGEST = 4096
-_BUFFER = 2 << 20  # bytes, of which the kernel makes twice as many: 4,700 execs, and used only while we are behind
+# Bytes, of which the kernel makes twice as many: 4,700 execs, and used only while we are behind.
+_BUFFER = 2 << 20
 _PATIENCE = 2.0  # seconds to wait for the kernel's answer, which it sends within our call
-_PAUSE = 1.0  # seconds after which receive returns without an event, unless its caller has less time
+# Seconds after which receive returns without an event, unless its caller has less time.
+_PAUSE = 1.0
 _HINT = "reconcile moves in what exec brought in, once a minute, without watch"
 
 
@@ -51,15 +53,19 @@ class Connector:
         self._poller = select.poll()
         self._poller.register(kernel, select.POLLIN)
         pid = system.process_id()
-        message = struct.pack("=IIIIHHI", _CN_IDX_PROC, _CN_VAL_PROC, 0, pid, 4, 0, _PROC_CN_MCAST_LISTEN)
+        message = struct.pack(
+            "=IIIIHHI", _CN_IDX_PROC, _CN_VAL_PROC, 0, pid, 4, 0, _PROC_CN_MCAST_LISTEN
+        )
         kernel.send(struct.pack("=IHHII", 16 + len(message), _NLMSG_DONE, 0, 0, 0) + message)
         self._await_answer(pid + 1)
 
     def receive(self, patience: float | None = None) -> int | None:
-        """Wait at most `patience` seconds for the next exec, and return the pid of its process. Raises Lost, OSError.
+        """Wait at most `patience` seconds for the next exec, and return the pid of its process.
 
-        The sender of a message is not checked: other users cannot send to this socket, and the pid is only a hint
-        where to look.
+        Raises Lost, OSError.
+
+        The sender of a message is not checked: other users cannot send to this socket,
+        and the pid is only a hint where to look.
         """
         message = self._read(_PAUSE if patience is None else patience)
         return int(_EXEC.unpack_from(message)[0]) if _what(message) == _PROC_EVENT_EXEC else None
@@ -67,9 +73,9 @@ class Connector:
     def _read(self, patience: float) -> bytes:
         """Read the next message, or nothing if there was none in time.
 
-        When the buffer is full, the kernel drops all events until it is empty, and reports only the first
-        (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when this has emptied it: a caller that then
-        looks at all containers misses none.
+        When the buffer is full, the kernel drops all events until it is empty, and reports only the
+        first (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when this has emptied
+        it: a caller that then looks at all containers misses none.
         """
         self._poller.poll(patience * 1000)
         try:
@@ -98,7 +104,9 @@ class Connector:
                 raise OSError(number, os.strerror(number))
             if answered == ack:
                 return
-        problem = "the kernel's process connector does not answer: this kernel has no CONFIG_PROC_EVENTS"
+        problem = (
+            "the kernel's process connector does not answer: this kernel has no CONFIG_PROC_EVENTS"
+        )
         raise HookError(Reason.DENIED, problem, hint=_HINT)
 
 
@@ -107,7 +115,8 @@ _REFUSALS = {
     errno.EPROTONOSUPPORT: _NO_CONNECTOR,
     errno.EAFNOSUPPORT: _NO_CONNECTOR,
     errno.EPERM: (
-        "not allowed to listen to the kernel's process connector: this needs root with CAP_NET_ADMIN",
+        "not allowed to listen to the kernel's process connector: this needs root with "
+        "CAP_NET_ADMIN",
         "run it as root on the host, or add the capability NET_ADMIN",
     ),
     errno.ECONNREFUSED: (
@@ -127,7 +136,9 @@ def subscribe() -> Connector:
         return Connector(kernel)
     except OSError as error:
         if error.errno not in _REFUSALS:
-            raise as_hook_error("cannot subscribe to the kernel's process connector", error) from error
+            raise as_hook_error(
+                "cannot subscribe to the kernel's process connector", error
+            ) from error
         problem, hint = _REFUSALS[error.errno]
         raise HookError(Reason.DENIED, problem, hint=hint) from None
 
@@ -138,11 +149,15 @@ def _what(message: bytes) -> int | None:
 
 
 def _attach_filter(kernel: socket.socket) -> None:
-    """Let only execs and answers reach the socket: a program of classic BPF. Source: socket(7), linux/filter.h.
+    """Let only execs and answers reach the socket: a program of classic BPF.
+
+    Source: socket(7), linux/filter.h.
 
     BPF loads a word in network order, whatever order the kernel wrote it in.
     """
-    is_exec, is_answer = struct.unpack("!II", struct.pack("=II", _PROC_EVENT_EXEC, _PROC_EVENT_NONE))
+    is_exec, is_answer = struct.unpack(
+        "!II", struct.pack("=II", _PROC_EVENT_EXEC, _PROC_EVENT_NONE)
+    )
     steps = [
         (0x20, 0, 0, 36),  # BPF_LD | BPF_W | BPF_ABS: proc_event.what
         (0x15, 1, 0, is_exec),  # BPF_JMP | BPF_JEQ | BPF_K: over one step if it is, else over none

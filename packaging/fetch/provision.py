@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes ready what the development commands need: a .venv with the pinned tools, and Debian packages.
+"""Makes ready what the development commands need: a .venv with the pinned tools,
+and Debian packages.
 
-Only the venv is indispensable: without it ensure() raises CannotProvision. A package that cannot be installed is named
-in one line; who needs it skips, or fails in CI. Standard library only: this runs before anything is installed.
+Only the venv is indispensable: without it ensure() raises CannotProvision. A package that cannot be
+installed is named in one line; who needs it skips, or fails in CI. Standard library only: this runs
+before anything is installed.
 """
 
 from __future__ import annotations
@@ -22,16 +24,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS_PYTHON = (3, 11)  # what the newest of the pinned tools asks for (the .pyz itself runs from 3.9 on)
+# What the newest of the pinned tools asks for (the .pyz itself runs from 3.9 on).
+TOOLS_PYTHON = (3, 11)
 
 # What each purpose takes, by Debian's names. --no-install-recommends is enough: see the comments.
 DEMO = (
     "busybox-static",  # the containers' root file system
     "fuse3",  # the resctrl double is a FUSE file system
-    "podman",  # brings conmon, a network stack and containers-common; a rootful `--network none` needs no more
+    # Brings conmon, a network stack and containers-common; a rootful `--network none` needs no
+    # more.
+    "podman",
     "runc",
 )
-FEDORA = {"busybox-static": "busybox"}  # all others of the demo's have one name on Debian, Fedora and openSUSE
+# All others of the demo's have one name on Debian, Fedora and openSUSE.
+FEDORA = {"busybox-static": "busybox"}
 DEMO_TOOLS = ("mfusepy", "pyfakefs")  # of the dependency group `dev`
 FAULTS = (
     "fuse3",
@@ -43,19 +49,23 @@ TEST = (
     "catatonit",  # the infra container of a Podman pod
     "containerd",  # speaks the CRI; brings its shim and ctr
     "crun",  # the other runtime, whose states differ
-    *("gcc", "libc6-dev"),  # compile what the tests start: tests/support/tenant.c, tests/bench/load.c
+    # Compile what the tests start: tests/support/tenant.c, tests/bench/load.c.
+    *("gcc", "libc6-dev"),
     "jq",  # an example of the documents
     "ignition",  # what RHEL CoreOS reads a MachineConfig by
     *("fish", "zsh"),  # read the scripts that complete command lines: 37 MB
-    "prometheus",  # brings promtool; where systemd runs, it starts a server, which the tests do not use
+    # Brings promtool; where systemd runs, it starts a server, which the tests do not use.
+    "prometheus",
 )
 JOBS = (
     "fuse3",
     *("at", "cron", "parallel"),
     *("gcc", "libc6-dev", "libslurm-dev"),  # compile the plugin
-    *("munge", "slurm-wlm"),  # where systemd runs, they start munge's server, which the tests do not use
+    # Where systemd runs, they start munge's server, which the tests do not use.
+    *("munge", "slurm-wlm"),
 )
-FLEET = ("rsyslog", "rsyslog-relp")  # where systemd runs, it starts a server, which the tests do not use
+# Where systemd runs, it starts a server, which the tests do not use.
+FLEET = ("rsyslog", "rsyslog-relp")
 GUEST = (
     "qemu-system-x86",  # runs it
     *("dbus", "systemd"),  # PID 1 of one guest, and what runtimes ask it by
@@ -78,8 +88,9 @@ PACKAGES = (
     "strace",  # tells in which order files are put in place
 )
 
-# How to see that a package is there without asking a package manager, so that this holds on every distribution:
-# any of these commands (by default the one that is named like the package), or the file of which the glob finds one.
+# How to see that a package is there without asking a package manager, so that this holds on every
+# distribution: any of these commands (by default the one that is named like the package), or the
+# file of which the glob finds one.
 _PROBES = {
     "at": "atd",
     "busybox-static": "busybox-static busybox",  # openSUSE's, and that of all others
@@ -114,21 +125,29 @@ class CannotProvision(Exception):
 
 
 def ensure(apt: Iterable[str] = ()) -> Path:
-    """The python of a .venv that has the pinned tools; the named Debian packages are installed if that can be done."""
+    """The python of a .venv that has the pinned tools;
+    the named Debian packages are installed if that can be done.
+    """
     if reasons := install(apt):
         _say("; ".join(reasons))
     return _venv(ROOT / ".venv", _pins())
 
 
 def demo() -> Path:
-    """A python that has what the demo takes: this one, or that of the other commands, or one of a venv of its own."""
+    """A python that has what the demo takes: this one, or that of the other commands,
+    or one of a venv of its own.
+    """
     if reasons := install(DEMO):
         _say("; ".join(reasons))
     tools = _pins()
     pins = [pin for pin in tools if pin.partition("==")[0] in DEMO_TOOLS]
     if all(map(_is_importable, pins)):
         return Path(sys.executable)
-    return _venv(ROOT / ".venv", tools) if _is_current(ROOT / ".venv", tools) else _venv(ROOT / ".venv-demo", pins)
+    return (
+        _venv(ROOT / ".venv", tools)
+        if _is_current(ROOT / ".venv", tools)
+        else _venv(ROOT / ".venv-demo", pins)
+    )
 
 
 def clickhouse() -> Path:
@@ -139,13 +158,16 @@ def clickhouse() -> Path:
 
 
 def cache(*names: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """A directory outside of the checkout for what is kept from one run to the next; it need not be there yet."""
+    """A directory outside of the checkout for what is kept from one run to the next;
+    it need not be there yet.
+    """
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
     return Path(base, "resctrl-mon-hook", *names)
 
 
 def find_scratch() -> str:
-    """Where temporary files go: into memory where there is room and programs can run, as /run is on a node.
+    """Where temporary files go: into memory where there is room and programs can run,
+    as /run is on a node.
 
     On a disk the tests would wait for it most of the time.
     """
@@ -158,7 +180,9 @@ def find_scratch() -> str:
 
 
 def install(apt: Iterable[str]) -> list[str]:
-    """Installs these packages, saying so first; why they cannot be used all the same, if so: a sentence each."""
+    """Installs these packages, saying so first; why they cannot be used all the same,
+    if so: a sentence each.
+    """
     wanted = tuple(apt)
     fault = _install_packages([name for name in wanted if not _present(name)])
     reasons = missing(wanted)
@@ -166,14 +190,18 @@ def install(apt: Iterable[str]) -> list[str]:
 
 
 def missing(apt: Iterable[str]) -> list[str]:
-    """Why these packages could not be used here, if so: a sentence each, fit for a skip's reason."""
+    """Why these packages could not be used here, if so: a sentence each,
+    fit for a skip's reason.
+    """
     wanted = tuple(apt)
     absent = [name for name in wanted if not _present(name)]
     reasons = [f"not installed: {' '.join(absent)}"] if absent else []
     if "fuse3" in wanted and (fault := _cannot_open("/dev/fuse")):
         reasons.append(f"/dev/fuse: {fault} (modprobe fuse, or give the container that device)")
     if os.geteuid() != 0 and (rootful := [name for name in wanted if name in _NEED_ROOT]):
-        reasons.append(f"not root: {' '.join(rootful)} cannot start containers that a hook would see")
+        reasons.append(
+            f"not root: {' '.join(rootful)} cannot start containers that a hook would see"
+        )
     return reasons
 
 
@@ -195,7 +223,9 @@ def _present(name: str) -> bool:
 
 
 def _is_static(program: str) -> bool:
-    """No ELF interpreter, whose path is near the start of a dynamic program: it runs in an empty root."""
+    """No ELF interpreter, whose path is near the start of a dynamic program:
+    it runs in an empty root.
+    """
     with open(program, "rb") as file:
         return b"/ld-" not in file.read(4096)
 
@@ -209,7 +239,10 @@ def _cannot_open(device: str) -> str:
 
 
 def _install_packages(names: Sequence[str]) -> str:
-    """By apt, if this is a Debian and we are root; otherwise the answer is what a person has to do. Removes nothing."""
+    """By apt, if this is a Debian and we are root; otherwise the answer is what a person has to do.
+
+    Removes nothing.
+    """
     if not names:
         return ""
     if shutil.which("apt-get") is None and {*names} <= {*DEMO}:
@@ -225,14 +258,25 @@ def _install_packages(names: Sequence[str]) -> str:
 
 
 def _apt_install(names: Sequence[str]) -> str:
-    """Empty, or apt's own word on why not. The package lists are refreshed only if it fails with those it has."""
+    """Empty, or apt's own word on why not.
+
+    The package lists are refreshed only if it fails with those it has.
+    """
     command = ["install", "--yes", "--no-install-recommends", "--no-remove", *names]
     return _apt_get(command) and (_apt_get(["update"]) or _apt_get(command))
 
 
 def _apt_get(arguments: Sequence[str]) -> str:
     # Another apt (a second run of ours, say) may hold dpkg's lock: wait for it.
-    command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "-o", "APT::Update::Error-Mode=any", *arguments]
+    command = [
+        "apt-get",
+        "-q",
+        "-o",
+        "DPkg::Lock::Timeout=300",
+        "-o",
+        "APT::Update::Error-Mode=any",
+        *arguments,
+    ]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     return _run(command, environment)
 
@@ -260,7 +304,10 @@ def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> s
 
 
 def requirements(pyproject: str, group: str = "dev") -> list[str]:
-    """The pinned tools of a group. By a regular expression, since this starts without tomllib; a test compares."""
+    """The pinned tools of a group.
+
+    By a regular expression, since this starts without tomllib; a test compares.
+    """
     lines = re.search(rf"^{group} = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
     if lines is None:
         raise CannotProvision(f"pyproject.toml has no dependency group `{group}`")
@@ -281,7 +328,9 @@ def _is_importable(pin: str) -> bool:
 
 
 def _venv(directory: Path, pins: Sequence[str]) -> Path:
-    """The venv's python; made, or made again, unless its stamp says that it is whole and still what is asked for."""
+    """The venv's python; made, or made again,
+    unless its stamp says that it is whole and still what is asked for.
+    """
     if not _is_current(directory, pins):
         with alone(directory.with_name(directory.name + ".lock")):
             if not _is_current(directory, pins):  # another process may have made it
@@ -290,7 +339,9 @@ def _venv(directory: Path, pins: Sequence[str]) -> Path:
 
 
 def _stamp(directory: Path, pins: Sequence[str]) -> str:
-    """What the venv depends on: the tools, where it lies (scripts name it), and the interpreter behind its links."""
+    """What the venv depends on: the tools, where it lies (scripts name it),
+    and the interpreter behind its links.
+    """
     parts = [*pins, str(directory), os.path.realpath(directory / "bin" / "python")]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -318,14 +369,23 @@ def _make_venv(directory: Path, pins: Sequence[str]) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     if error := _run([base, "-m", "venv", str(directory)]):
         raise CannotProvision(f"{base} -m venv failed: {error}")
-    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    pip = [
+        str(directory / "bin" / "python"),
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--quiet",
+        "install",
+    ]
     if error := _run([*pip, *pins]):
         raise CannotProvision(f"pip could not install the development tools (offline?): {error}")
     (directory / "stamp").write_text(_stamp(directory, pins), encoding="ascii")
 
 
 def _base_python() -> str:
-    """The interpreter to make the venv with: this one if it is new enough, else the newest that the machine has."""
+    """The interpreter to make the venv with: this one if it is new enough,
+    else the newest that the machine has.
+    """
     if sys.version_info >= TOOLS_PYTHON:
         without_pip = importlib.util.find_spec("ensurepip") is None  # Debian ships it apart
         if without_pip and (fault := _install_packages(["python3-venv"])):
@@ -335,6 +395,10 @@ def _base_python() -> str:
 
     newer = [python for python in interpreters.find() if python.version >= TOOLS_PYTHON]
     if not newer:
-        wanted, have = (".".join(map(str, version[:2])) for version in (TOOLS_PYTHON, sys.version_info))
-        raise CannotProvision(f"the development tools need Python {wanted} or newer, and this is {have}")
+        wanted, have = (
+            ".".join(map(str, version[:2])) for version in (TOOLS_PYTHON, sys.version_info)
+        )
+        raise CannotProvision(
+            f"the development tools need Python {wanted} or newer, and this is {have}"
+        )
     return str(newer[-1].path)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A static CPython, built once from Debian's source package and kept outside of the checkout.
 
-What the build depends on makes the name of its directory in the cache: the options and the training below, and the
-compiler. One that was built from the same things is used whatever version of the source package it is; `--release`
-asks Debian for its newest, with the fixes of its security team.
+What the build depends on makes the name of its directory in the cache: the options and the training
+below, and the compiler. One that was built from the same things is used whatever version of the
+source package it is; `--release` asks Debian for its newest, with the fixes of its security team.
 """
 
 from __future__ import annotations
@@ -30,27 +30,112 @@ HERE = Path(__file__).resolve().parent
 TRAINING = HERE / "training.py"
 SOURCE, SUITE = "python3.13", "trixie"
 NEEDED = ("gcc", "libc6-dev", "zlib1g-dev", "make", "dpkg-dev", "xz-utils")
-# Modules in C that are built in, beside those that every CPython has. The core needs _json, _socket, fcntl and select.
+# Modules in C that are built in, beside those that every CPython has. The core needs _json,
+# _socket, fcntl and select.
 MODULES = (
-    *("array", "binascii", "fcntl", "math", "select", "termios", "zlib", "_bisect", "_blake2", "_csv", "_datetime"),
-    *("_heapq", "_json", "_md5", "_opcode", "_posixsubprocess", "_random", "_sha1", "_sha2", "_sha3", "_socket"),
+    *(
+        "array",
+        "binascii",
+        "fcntl",
+        "math",
+        "select",
+        "termios",
+        "zlib",
+        "_bisect",
+        "_blake2",
+        "_csv",
+        "_datetime",
+    ),
+    *(
+        "_heapq",
+        "_json",
+        "_md5",
+        "_opcode",
+        "_posixsubprocess",
+        "_random",
+        "_sha1",
+        "_sha2",
+        "_sha3",
+        "_socket",
+    ),
     *("_struct", "resource"),
 )
-# What configure does not find, of all that only `posix` uses: of each function and constant that it has, a start makes
-# an object, 150 of `sysconf` alone. Of the modules here only shutil and subprocess use some, if they are there.
+# What configure does not find, of all that only `posix` uses: of each function and constant that it
+# has, a start makes an object, 150 of `sysconf` alone. Of the modules here only shutil and
+# subprocess use some, if they are there.
 WITHOUT = {
     "func": (
-        *("chroot", "confstr", "copy_file_range", "ctermid", "eventfd", "fdatasync", "fpathconf", "getgrouplist"),
-        *("getloadavg", "getlogin", "getpgid", "getpgrp", "getpriority", "getresgid", "getresuid", "getsid", "grantpt"),
-        *("initgroups", "lockf", "memfd_create", "nice", "pathconf", "posix_fadvise", "posix_fallocate"),
-        *("posix_openpt", "preadv", "preadv2", "ptsname", "pwritev", "pwritev2", "readv", "sched_rr_get_interval"),
-        *("sched_setaffinity", "sched_setparam", "sched_setscheduler", "setns", "setpriority", "setresgid"),
-        *("setresuid", "splice", "sysconf", "tcgetpgrp", "tcsetpgrp", "timerfd_create", "ttyname_r", "unlockpt"),
+        *(
+            "chroot",
+            "confstr",
+            "copy_file_range",
+            "ctermid",
+            "eventfd",
+            "fdatasync",
+            "fpathconf",
+            "getgrouplist",
+        ),
+        *(
+            "getloadavg",
+            "getlogin",
+            "getpgid",
+            "getpgrp",
+            "getpriority",
+            "getresgid",
+            "getresuid",
+            "getsid",
+            "grantpt",
+        ),
+        *(
+            "initgroups",
+            "lockf",
+            "memfd_create",
+            "nice",
+            "pathconf",
+            "posix_fadvise",
+            "posix_fallocate",
+        ),
+        *(
+            "posix_openpt",
+            "preadv",
+            "preadv2",
+            "ptsname",
+            "pwritev",
+            "pwritev2",
+            "readv",
+            "sched_rr_get_interval",
+        ),
+        *(
+            "sched_setaffinity",
+            "sched_setparam",
+            "sched_setscheduler",
+            "setns",
+            "setpriority",
+            "setresgid",
+        ),
+        *(
+            "setresuid",
+            "splice",
+            "sysconf",
+            "tcgetpgrp",
+            "tcsetpgrp",
+            "timerfd_create",
+            "ttyname_r",
+            "unlockpt",
+        ),
         *("unshare", "wait3", "wait4", "writev"),
     ),
-    "header": ("linux_memfd_h", "sys_eventfd_h", "sys_pidfd_h", "sys_timerfd_h", "sys_xattr_h", "sysexits_h"),
+    "header": (
+        "linux_memfd_h",
+        "sys_eventfd_h",
+        "sys_pidfd_h",
+        "sys_timerfd_h",
+        "sys_xattr_h",
+        "sysexits_h",
+    ),
 }
-# Each start would make a set of the names of all standard modules, which only hints in a traceback use.
+# Each start would make a set of the names of all standard modules,
+# which only hints in a traceback use.
 NAMES = "Python/stdlib_module_names.h"
 NO_NAMES = 'static const char *_Py_stdlib_module_names[] = {"sys"};\n'
 OPTIONS = (
@@ -66,30 +151,38 @@ OPTIONS = (
     "OPT=-DNDEBUG -O3 -fPIE",
     *(f"ac_cv_{kind}_{name}=no" for kind, names in WITHOUT.items() for name in names),
 )
-# Profile-guided: a hook takes a tenth less. The same run gives the same profile, and so the same bytes: in a directory
-# of one name, with this environment, and without random addresses (setarch).
+# Profile-guided: a hook takes a tenth less. The same run gives the same profile, and so the same
+# bytes: in a directory of one name, with this environment, and without random addresses (setarch).
 TRAINED = ("--enable-optimizations", f"PROFILE_TASK=-S {TRAINING.name}")
 MAKE = 'setarch --addr-no-randomize nice make -j"$(nproc)"'
-# And optimized as a whole, once: a hook takes another fourteenth less. `--with-lto` would do that for each program that
-# the build links (six times two minutes), and for each ELF file. So the compiler leaves both kinds of code, the
-# programs are linked of the usual one, and at the end the other becomes a single object.
+# And optimized as a whole, once: a hook takes another fourteenth less. `--with-lto` would do that
+# for each program that the build links (six times two minutes), and for each ELF file. So the
+# compiler leaves both kinds of code, the programs are linked of the usual one, and at the end the
+# other becomes a single object.
 PROFILE = "-fprofile-use -fprofile-correction"
 LINKING = 'LDFLAGS="-no-pie -fno-lto"'
-# Modules/getpath.c looks for an installation of Python along PATH and around the working directory: launcher.c has
-# its function instead.
+# Modules/getpath.c looks for an installation of Python along PATH and around the working directory:
+# launcher.c has its function instead.
 LEAVE_OUT = "ar d libpython3.13.a getpath.o"
 LEARN = (
     f"{MAKE} {LINKING} profile-gen-stamp",
     "find . -name '*.gcda' -delete",  # what the build's own runs have left differs each time
     f'{MAKE} {LINKING} profile-opt PGO_PROF_USE_FLAG="{PROFILE} -flto -ffat-lto-objects"',
     LEAVE_OUT,
-    f"nice gcc -r -nostdlib -O3 -fPIE -flto=auto -flinker-output=nolto-rel {PROFILE} -Wno-missing-profile"
+    f"nice gcc -r -nostdlib -O3 -fPIE -flto=auto -flinker-output=nolto-rel {PROFILE} "
+    "-Wno-missing-profile"
     " -Wl,--whole-archive libpython3.13.a -o whole.o",
     "rm libpython3.13.a && ar rcs libpython3.13.a whole.o",
 )
 PLACE = Path("/tmp/resctrl-mon-hook-cpython")  # noqa: S108  made with mkdir, which fails if it is there
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "0"}
-# For another machine: Debian's cross compiler, no profile, and answers to what configure can ask only on that machine
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "LC_ALL": "C",
+    "PYTHONHASHSEED": "0",
+    "SOURCE_DATE_EPOCH": "0",
+}
+# For another machine: Debian's cross compiler, no profile,
+# and answers to what configure can ask only on that machine
 CROSS_OPTIONS = ("ac_cv_file__dev_ptmx=yes", "ac_cv_file__dev_ptc=no", "ac_cv_buggy_getaddrinfo=no")
 CROSS_ARCHIVES = ("libpython3.13.a", "Modules/_hacl/libHacl_Hash_SHA2.a")
 SOURCE_LINE = "${source:Package} ${source:Version}\n"
@@ -99,7 +192,10 @@ LIBRARIES = "libraries.txt"  # the source packages of another machine's glibc an
 
 
 class Machine(NamedTuple):
-    """A kind of machine, as `uname -m` names it. `triplet`: of its compiler, if that is not the usual one here."""
+    """A kind of machine, as `uname -m` names it.
+
+    `triplet`: of its compiler, if that is not the usual one here.
+    """
 
     name: str
     debian: str
@@ -116,8 +212,13 @@ class Machine(NamedTuple):
         return (*NEEDED, *cross)
 
 
-HERE_MACHINE = Machine(platform.machine(), {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), ""))
-MACHINES = {"aarch64": Machine("aarch64", "arm64", "aarch64-linux-gnu"), HERE_MACHINE.name: HERE_MACHINE}
+HERE_MACHINE = Machine(
+    platform.machine(), {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
+)
+MACHINES = {
+    "aarch64": Machine("aarch64", "arm64", "aarch64-linux-gnu"),
+    HERE_MACHINE.name: HERE_MACHINE,
+}
 
 
 class Interpreter(NamedTuple):
@@ -138,7 +239,9 @@ class Interpreter(NamedTuple):
     @property
     def version(self) -> str:
         """Of the source package."""
-        found: str = json.loads((self.directory / "manifest.json").read_text(encoding="utf-8"))["version"]
+        found: str = json.loads((self.directory / "manifest.json").read_text(encoding="utf-8"))[
+            "version"
+        ]
         return found
 
     @property
@@ -146,18 +249,23 @@ class Interpreter(NamedTuple):
         """The source packages of glibc and zlib, each with its version, a line each."""
         if (self.directory / LIBRARIES).exists():
             return (self.directory / LIBRARIES).read_text(encoding="utf-8")
-        return run(["dpkg-query", "--show", f"--showformat={SOURCE_LINE}", "libc6-dev", "zlib1g-dev"])
+        return run(
+            ["dpkg-query", "--show", f"--showformat={SOURCE_LINE}", "libc6-dev", "zlib1g-dev"]
+        )
 
 
 def ready(machine: Machine = HERE_MACHINE, *, newest: bool = False) -> Interpreter:
-    """Return the CPython; built if there is none yet, or with `newest` if Debian's source package is a newer one."""
+    """Return the CPython; built if there is none yet,
+    or with `newest` if Debian's source package is a newer one.
+    """
     if machine.triplet:
         ready(newest=newest)  # it compiles the other's modules
     if absent := provision.install(machine.packages):
         raise BuildError("; ".join(absent))
     cache().mkdir(parents=True, exist_ok=True)
     try:
-        with provision.alone(cache() / "lock"):  # two at once: the second takes what the first has made
+        # Two at once: the second takes what the first has made.
+        with provision.alone(cache() / "lock"):
             found = find(machine)
             if found is None or (newest and found.version != _newest()):
                 found = _build(machine)
@@ -167,12 +275,18 @@ def ready(machine: Machine = HERE_MACHINE, *, newest: bool = False) -> Interpret
 
 
 def find(machine: Machine = HERE_MACHINE) -> Interpreter | None:
-    """Return the CPython that was built last from what is here now; None if there is none, or no compiler."""
+    """Return the CPython that was built last from what is here now;
+    None if there is none, or no compiler.
+    """
     try:
         name = _inputs(machine)
     except (OSError, CannotFetch):
         return None
-    found = [path for path in cache().glob("*/manifest.json") if json.loads(path.read_text())["inputs"] == name]
+    found = [
+        path
+        for path in cache().glob("*/manifest.json")
+        if json.loads(path.read_text())["inputs"] == name
+    ]
     newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
     return Interpreter(newest.parent) if newest else None
 
@@ -208,14 +322,22 @@ def _apt(place: Path) -> Apt:
 
 def _build(machine: Machine) -> Interpreter:
     if shutil.disk_usage(PLACE.parent).free < DISK:
-        raise BuildError(f"{PLACE.parent}: building CPython takes {DISK >> 30} GB of disk, and there is less")
-    _say(f"building a static one for {machine.name} from Debian's source package, once: 8 minutes on two idle cores")
+        raise BuildError(
+            f"{PLACE.parent}: building CPython takes {DISK >> 30} GB of disk, and there is less"
+        )
+    _say(
+        f"building a static one for {machine.name} from Debian's source package, once: 8 minutes "
+        "on two idle cores"
+    )
     began = time.monotonic()
     with _new_directory(PLACE) as work:
         _apt(work)("apt-get", "source", "--download-only", SOURCE, cwd=work)
         (description,) = work.glob("*.dsc")
-        run(["dpkg-source", "--no-check", "-x", description.name, "source"], work)  # apt has checked the signature
-        wanted = re.search(r"^Version: (.+)$", description.read_text(encoding="utf-8"), re.MULTILINE)
+        # Apt has checked the signature.
+        run(["dpkg-source", "--no-check", "-x", description.name, "source"], work)
+        wanted = re.search(
+            r"^Version: (.+)$", description.read_text(encoding="utf-8"), re.MULTILINE
+        )
         _compile(work, machine)
         kept = _keep(work, machine, wanted[1] if wanted else "")
     _say(f"built in {time.monotonic() - began:.0f} s")
@@ -246,11 +368,17 @@ def _compile(work: Path, machine: Machine) -> None:
         options += [*CROSS_OPTIONS, *_cross(work, machine)]
     else:
         options += TRAINED
-    make = [f"{MAKE} {' '.join(CROSS_ARCHIVES)}", f"{machine.triplet}-{LEAVE_OUT}"] if machine.triplet else LEARN
+    make = (
+        [f"{MAKE} {' '.join(CROSS_ARCHIVES)}", f"{machine.triplet}-{LEAVE_OUT}"]
+        if machine.triplet
+        else LEARN
+    )
     commands = [["./configure", "-q", *options], *(["sh", "-c", command] for command in make)]
     with (cache() / "make.log").open("w", encoding="utf-8") as log:
         for command in commands:
-            done = subprocess.run(command, cwd=tree, env=ENVIRONMENT, stdout=log, stderr=log, check=False)
+            done = subprocess.run(
+                command, cwd=tree, env=ENVIRONMENT, stdout=log, stderr=log, check=False
+            )
             if done.returncode != 0:
                 raise BuildError(f"CPython cannot be built: {command[-1]} failed, see {log.name}")
 
@@ -266,34 +394,59 @@ def _cross(work: Path, machine: Machine) -> list[str]:
     if native is None:
         raise BuildError("no CPython for this machine, which compiles the modules")
     return [
-        *(f"--host={machine.triplet}", f"--build={platform.machine()}-linux-gnu", f"CC={machine.compiler}"),
+        *(
+            f"--host={machine.triplet}",
+            f"--build={platform.machine()}-linux-gnu",
+            f"CC={machine.compiler}",
+        ),
         *(f"--with-build-python={native.python}", f"CPPFLAGS=-I{work}/zlib/usr/include"),
         f"LDFLAGS=-static -L{work}/zlib/usr/lib/{machine.triplet}",
     ]
 
 
 def _keep(work: Path, machine: Machine, version: str) -> Interpreter:
-    """Move what is used later into place: the interpreter, the archives, headers, the library in Python, licences."""
+    """Move what is used later into place: the interpreter, the archives, headers,
+    the library in Python, licences.
+    """
     tree, result = work / "source", work / "result"
     result.mkdir()
-    for name in (*CROSS_ARCHIVES, "pyconfig.h", "LICENSE", *([] if machine.triplet else ["python"])):
+    for name in (
+        *CROSS_ARCHIVES,
+        "pyconfig.h",
+        "LICENSE",
+        *([] if machine.triplet else ["python"]),
+    ):
         shutil.copy(tree / name, result)
     if machine.triplet:
         shutil.copy(work / "zlib/usr/lib" / machine.triplet / "libz.a", result)
         (package,) = work.glob("zlib1g-dev*.deb")
         zlib = run(["dpkg-deb", "--show", f"--showformat={SOURCE_LINE}", package.name], work)
-        used = run(["dpkg-query", "--show", "--showformat=${Built-Using}", f"libc6-dev-{machine.debian}-cross"])
+        used = run(
+            [
+                "dpkg-query",
+                "--show",
+                "--showformat=${Built-Using}",
+                f"libc6-dev-{machine.debian}-cross",
+            ]
+        )
         glibc = re.search(r"\bglibc \(= (.+?)\)", used)
-        (result / LIBRARIES).write_text(f"glibc {glibc[1] if glibc else 'of ' + used}\n{zlib}", encoding="utf-8")
+        (result / LIBRARIES).write_text(
+            f"glibc {glibc[1] if glibc else 'of ' + used}\n{zlib}", encoding="utf-8"
+        )
     shutil.copytree(tree / "Include", result / "Include")
-    shutil.copytree(tree / "Lib", result / LIBRARY, ignore=shutil.ignore_patterns("test", "__pycache__", "idlelib"))
+    shutil.copytree(
+        tree / "Lib",
+        result / LIBRARY,
+        ignore=shutil.ignore_patterns("test", "__pycache__", "idlelib"),
+    )
     (result / LIBRARY / "lib-dynload").mkdir()  # the interpreter looks for it
     manifest = {"inputs": _inputs(machine), "version": version}
     (result / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     name = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()[:16]
     target = cache() / name
     shutil.rmtree(target, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=cache()) as new:  # in the cache's file system
+    # In the cache's file system.
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=cache()) as new:
         shutil.move(result, Path(new) / name)
         (Path(new) / name).rename(target)
     return Interpreter(target)

@@ -3,10 +3,10 @@
 
     PYTHON -ISB -X no_debug_ranges freeze.py ZIP LIBRARY OUTPUT [START]
 
-`start.bin` is one code object: it makes the modules that the start of a container imports, and starts the program.
-They have no line tables, nor have those that a stage imports: to read those takes a twentieth of the hook's time. All
-other modules of hook/, and those of the standard library that they import, are in `modules.bin`; `frozen.S` and
-`frozen.c` are what the linker needs.
+`start.bin` is one code object: it makes the modules that the start of a container imports, and
+starts the program. They have no line tables, nor have those that a stage imports: to read those
+takes a twentieth of the hook's time. All other modules of hook/, and those of the standard library
+that they import, are in `modules.bin`; `frozen.S` and `frozen.c` are what the linker needs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,20 @@ from pyz import bytecode
 
 # What CPython itself imports, at its start, to encode, and to show an exception
 PYTHONS = (
-    *("abc", "codecs", "encodings", "encodings.aliases", "encodings.ascii", "encodings.latin_1", "encodings.utf_8"),
+    *(
+        "abc",
+        "codecs",
+        "encodings",
+        "encodings.aliases",
+        "encodings.ascii",
+        "encodings.latin_1",
+        "encodings.utf_8",
+    ),
     *("encodings.cp437", "io", "os", "traceback", "zipimport"),
 )
-# The parts of importlib that each start imports first, under the names that CPython has for them when it is frozen. The
-# first one is for a hook: the launcher leaves it out of the table for all other commands.
+# The parts of importlib that each start imports first, under the names that CPython has for
+# them when it is frozen. The first one is for a hook: the launcher leaves it out of the
+# table for all other commands.
 HOOK_IMPORTLIB = Path(__file__).with_name("hook_importlib.py")
 IMPORTLIB = {
     "_frozen_importlib": "importlib/_bootstrap.py",
@@ -72,10 +81,14 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
     codes, eager = bytecode.compile_modules(texts, _without_lines)
     modules = tuple((name, codes.pop(name)) for name in eager)
     start = compile(start_text, "<start>", "exec", optimize=2)
-    start = start.replace(co_consts=tuple(modules if value == "MODULES" else value for value in start.co_consts))
+    start = start.replace(
+        co_consts=tuple(modules if value == "MODULES" else value for value in start.co_consts)
+    )
     found = find_standard_library(texts, Path(library))
     for name, path in found.items():
-        codes[name] = compile(Path(library, path).read_bytes(), f"<{path}>", "exec", dont_inherit=True, optimize=2)
+        codes[name] = compile(
+            Path(library, path).read_bytes(), f"<{path}>", "exec", dont_inherit=True, optimize=2
+        )
         if path.endswith("/__init__.py"):
             packages.add(name)
     for name, path in IMPORTLIB.items():
@@ -87,7 +100,9 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
     rows, blobs, at = [], [], 0
     for name, code in frozen:
         blob = bytecode.stable(code)
-        rows.append(f'{{"{name}", frozen_modules_data + {at}, {len(blob)}, {int(name in packages)}}},')
+        rows.append(
+            f'{{"{name}", frozen_modules_data + {at}, {len(blob)}, {int(name in packages)}}},'
+        )
         blobs.append(blob)
         at += len(blob)
     target = Path(output)
@@ -102,18 +117,24 @@ def _compile_importlib(path: Path, name: str) -> CodeType:
 
 
 def _without_lines(code: CodeType) -> CodeType:
-    """Return the code without line tables, and with a method's name for its qualified one, which is in no message."""
-    inner = (_without_lines(value) if isinstance(value, CodeType) else value for value in code.co_consts)
+    """Return the code without line tables, and with a method's name for its qualified one,
+    which is in no message.
+    """
+    inner = (
+        _without_lines(value) if isinstance(value, CodeType) else value for value in code.co_consts
+    )
     return code.replace(co_consts=tuple(inner), co_linetable=b"", co_qualname=code.co_name)  # type: ignore[call-arg]
 
 
 def find_standard_library(texts: Mapping[str, str], library: Path) -> dict[str, str]:
     """Return the modules of the library that the program needs: by name, the path in `library`.
 
-    Those are what ours import anywhere; what these import anywhere, since ours call their functions; and of all modules
-    behind these what they import when they are imported.
+    Those are what ours import anywhere; what these import anywhere, since ours call their
+    functions; and of all modules behind these what they import when they are imported.
     """
-    direct = {name for text in texts.values() for name in _imports(ast.parse(text), "", in_functions=True)}
+    direct = {
+        name for text in texts.values() for name in _imports(ast.parse(text), "", in_functions=True)
+    }
     waiting = [*direct, *PYTHONS]
     found: dict[str, str | None] = {}
     while waiting:
@@ -140,7 +161,11 @@ def _imports(node: ast.AST, package: str, *, in_functions: bool) -> Iterator[str
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - child.level + 1] if child.level else []
+            above = (
+                package.split(".")[: len(package.split(".")) - child.level + 1]
+                if child.level
+                else []
+            )
             base = ".".join([*above, *([child.module] if child.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in child.names)
@@ -151,7 +176,9 @@ def _imports(node: ast.AST, package: str, *, in_functions: bool) -> Iterator[str
 
 
 def _is_never_run(node: ast.AST) -> bool:
-    """Return whether the program runs nothing of this: types, a module as a program, or its test by doctest."""
+    """Return whether the program runs nothing of this: types, a module as a program,
+    or its test by doctest.
+    """
     if isinstance(node, ast.FunctionDef):
         return node.name == "_test"
     return isinstance(node, ast.If) and ast.unparse(node.test) in _NEVER

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """importlib for a hook: what CPython calls in its core phase, for builtin and frozen modules alone.
 
-A hook has one thread and no path to import from. CPython's own importlib/_bootstrap.py, with its locks, finders and
-specs, takes a seventh of a hook's time to load, so freeze.py freezes this under its name; commands for people get
-CPython's. Source: Python/import.c of CPython 3.13, which calls these functions by IMPORTLIB(interp).
+A hook has one thread and no path to import from. CPython's own importlib/_bootstrap.py, with its
+locks, finders and specs, takes a seventh of a hook's time to load, so freeze.py freezes this under
+its name; commands for people get CPython's. Source: Python/import.c of CPython 3.13, which calls
+these functions by IMPORTLIB(interp).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def _install(sys_module: ModuleType, imp_module: ModuleType) -> None:
-    globals().update(sys=sys_module, _imp=imp_module)  # no statement can import anything before this
+    # No statement can import anything before this.
+    globals().update(sys=sys_module, _imp=imp_module)
 
 
 def _find_and_load(name: str, import_: Callable[[str], ModuleType]) -> ModuleType:
@@ -46,7 +48,9 @@ def _find_and_load(name: str, import_: Callable[[str], ModuleType]) -> ModuleTyp
     return sys.modules[name]  # a module may put another in its place
 
 
-def _handle_fromlist(module: ModuleType, names: Iterable[str], import_: Callable[[str], ModuleType]) -> ModuleType:
+def _handle_fromlist(
+    module: ModuleType, names: Iterable[str], import_: Callable[[str], ModuleType]
+) -> ModuleType:
     """Import those of a package's names that are modules in it."""
     for name in names:
         if not hasattr(module, name):

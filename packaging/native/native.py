@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links the ELF file: the launcher, a static CPython, the frozen modules, and at its end the zip of the sources."""
+"""Links the ELF file: the launcher, a static CPython, the frozen modules,
+and at its end the zip of the sources.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,29 @@ MAIN = "import sys\n\nfrom hook.__main__ import start\n\nsys.argv[:0] = ['-c']\n
 WRAPPED = ("-Wl,--wrap=__tunables_init", "-Wl,--wrap=localtime_r", "-Wl,--wrap=gmtime_r")
 
 
-def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False, start: str = "") -> Path:
+def build(
+    root: Path = ROOT, output: Path | None = None, *, newest: bool = False, start: str = ""
+) -> Path:
     """Write the ELF file for this machine; returns its path. `start`: for tests, what it runs."""
     return build_for(platform.machine(), output or root / OUTPUT, root, newest=newest, start=start)
 
 
-def build_for(name: str, target: Path, root: Path = ROOT, *, newest: bool = False, start: str = "") -> Path:
-    """Write the ELF file for a kind of machine beside its place and rename it there; returns its path."""
+def build_for(
+    name: str, target: Path, root: Path = ROOT, *, newest: bool = False, start: str = ""
+) -> Path:
+    """Write the ELF file for a kind of machine beside its place and rename
+    it there; returns its path.
+    """
     machine = cpython.MACHINES.get(name)
     if machine is None:
         raise BuildError(f"cannot build for {name} (known: {', '.join(cpython.MACHINES)})")
     python = cpython.ready(machine, newest=newest)
     own = cpython.ready() if machine.triplet else python  # it compiles the modules
-    contents = {**archive.read_sources(root), **_read_licenses(python), "__main__.py": MAIN.encode()}
+    contents = {
+        **archive.read_sources(root),
+        **_read_licenses(python),
+        "__main__.py": MAIN.encode(),
+    }
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as place:
         work = Path(place)
@@ -57,7 +69,9 @@ def build_for(name: str, target: Path, root: Path = ROOT, *, newest: bool = Fals
 
 
 def _read_licenses(python: cpython.Interpreter) -> dict[str, bytes]:
-    """Return the licenses of what is linked in, and a list of the source packages, as entries of the zip."""
+    """Return the licenses of what is linked in, and a list of the source packages,
+    as entries of the zip.
+    """
     return {
         "licenses/sources": f"{cpython.SOURCE} {python.version}\n{python.libraries}".encode(),
         "licenses/CPython": (python.directory / "LICENSE").read_bytes(),
@@ -72,11 +86,24 @@ def _options(python: Path) -> list[str]:
     sources = [str(HERE / "launcher.c"), "frozen.c", "frozen.S"]
     linking = ("-static-pie", "-fPIE", "-fno-lto", "-Wl,-z,relro,-z,now", *WRAPPED, "-s")
     strict = ("-O2", "-Wall", "-Wextra", "-Werror")
-    return [*linking, *strict, *headers, *sources, "-o", "program", *archives, f"-L{python}", "-lz", "-lm"]
+    return [
+        *linking,
+        *strict,
+        *headers,
+        *sources,
+        "-o",
+        "program",
+        *archives,
+        f"-L{python}",
+        "-lz",
+        "-lm",
+    ]
 
 
 def _run(command: Sequence[str], cwd: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise BuildError(f"{command[0]}: {done.stderr.strip()[-2000:]}")

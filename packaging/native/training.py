@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiler learns from while CPython is built (PROFILE_TASK): starts, imports, JSON, files, errors.
+"""What the compiler learns from while CPython is built (PROFILE_TASK): starts, imports,
+JSON, files, errors.
 
-It takes nothing from hook/ and nothing of the machine: what is built must depend on neither. Most of what a hook does
-is what each start does. The modules are compiled by the first start, and read by the others.
+It takes nothing from hook/ and nothing of the machine: what is built must depend on neither.
+Most of what a hook does is what each start does. The modules are compiled by the first
+start, and read by the others.
 """
 
 import json
@@ -12,10 +14,23 @@ import sys
 
 STARTS = 60
 MODULES = (
-    *("csv", "dataclasses", "gzip", "http.server", "ipaddress", "json", "posixpath", "shlex", "subprocess", "tempfile"),
+    *(
+        "csv",
+        "dataclasses",
+        "gzip",
+        "http.server",
+        "ipaddress",
+        "json",
+        "posixpath",
+        "shlex",
+        "subprocess",
+        "tempfile",
+    ),
     *("tomllib", "zipfile", "_socket", "errno", "fcntl", "marshal", "select", "time"),
 )
-LINES = "".join(f"name-{number}:\tvalue {number} of {number} in /sys/fs/cgroup/x\n" for number in range(60))
+LINES = "".join(
+    f"name-{number}:\tvalue {number} of {number} in /sys/fs/cgroup/x\n" for number in range(60)
+)
 
 
 def learn() -> None:

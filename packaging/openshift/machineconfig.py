@@ -4,9 +4,10 @@
 
     python3 packaging/openshift/machineconfig.py [--off] > machineconfig.json
 
-Butane does the same. This needs PyYAML (python3-yaml), and refuses what it does not know.
---off: without the JSON of hooks.d, and with a stub as the program, for the first of the two steps that take the hook
-off. Containers that live call the program until they end, and deleting the MachineConfig unlinks it.
+Butane does the same. This needs PyYAML (python3-yaml), and refuses what it does not know. --off:
+without the JSON of hooks.d, and with a stub as the program, for the first of the two steps that
+take the hook off. Containers that live call the program until they end, and deleting the
+MachineConfig unlinks it.
 """
 
 from __future__ import annotations
@@ -45,9 +46,14 @@ def machine_config(butane: Object, files_dir: Path, *, off: bool = False) -> Obj
     _only(butane["metadata"], "name", "labels")
     _only(butane["storage"], "files")
     _only(butane["systemd"], "units")
-    wanted = [file for file in butane["storage"]["files"] if not (off and file["path"].endswith(".json"))]
+    wanted = [
+        file for file in butane["storage"]["files"] if not (off and file["path"].endswith(".json"))
+    ]
     files = [_file(file, files_dir) for file in wanted]
-    stubs = [{**file, "contents": _contents(STUB)} if off and file["path"].endswith(".pyz") else file for file in files]
+    stubs = [
+        {**file, "contents": _contents(STUB)} if off and file["path"].endswith(".pyz") else file
+        for file in files
+    ]
     return {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
@@ -56,7 +62,9 @@ def machine_config(butane: Object, files_dir: Path, *, off: bool = False) -> Obj
             "config": {
                 "ignition": {"version": IGNITION[butane["version"]]},
                 "storage": {"files": stubs},
-                "systemd": {"units": [_unit(unit, files_dir) for unit in butane["systemd"]["units"]]},
+                "systemd": {
+                    "units": [_unit(unit, files_dir) for unit in butane["systemd"]["units"]]
+                },
             }
         },
     }
@@ -74,7 +82,10 @@ def _contents(content: bytes) -> Object:
     """Encode content as a data URL, compressed if that is shorter; reproducibly."""
     packed = gzip.compress(content, 9, mtime=0)
     source, compression = (packed, "gzip") if len(packed) < len(content) else (content, "")
-    return {"compression": compression, "source": f"data:;base64,{base64.b64encode(source).decode()}"}
+    return {
+        "compression": compression,
+        "source": f"data:;base64,{base64.b64encode(source).decode()}",
+    }
 
 
 def _unit(butane: Object, files_dir: Path) -> Object:
@@ -97,13 +108,18 @@ def main(arguments: list[str]) -> int:
         print(__doc__, end="", file=sys.stderr)
         return 2
     try:
-        made = machine_config(yaml.safe_load(BUTANE.read_text(encoding="utf-8")), ROOT, off=bool(arguments))
+        made = machine_config(
+            yaml.safe_load(BUTANE.read_text(encoding="utf-8")), ROOT, off=bool(arguments)
+        )
     except (Unfit, OSError) as error:
         print(f"machineconfig.py: {error}", file=sys.stderr)
         return 2
     text = json.dumps(made, indent=1) + "\n"
     if len(text) > MOST_BYTES:
-        problem = f"{len(text)} bytes are more than the {MOST_BYTES} that leave room for a pool's other MachineConfigs"
+        problem = (
+            f"{len(text)} bytes are more than the {MOST_BYTES} that leave room for a pool's other "
+            "MachineConfigs"
+        )
         remedy = "remedy: build.py with --bytecode of the Pythons that the nodes have"
         print(f"machineconfig.py: {problem}; {remedy}", file=sys.stderr)
         return 2

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the .pyz from the sources: `archive` the file, `bytecode` and `compile_models` parts of its content."""
+"""Makes the .pyz from the sources: `archive` the file,
+`bytecode` and `compile_models` parts of its content.
+"""
 
 from pathlib import Path
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles pydantic models (those of `pyz.COMPILED`) to tables of hook/validation.py, in plain Python.
+"""Compiles pydantic models (those of `pyz.COMPILED`) to tables of
+hook/validation.py, in plain Python.
 
-It reads pydantic's core schemas. It knows the node types and keys in KNOWN, and refuses all others by name: an
-overlooked constraint would be a check that the hook does not make. `_own_class` refuses everything that pydantic keeps
-outside the schema (methods, properties, other settings), so that the schema describes a model completely.
+It reads pydantic's core schemas. It knows the node types and keys in KNOWN, and refuses all others
+by name: an overlooked constraint would be a check that the hook does not make. `_own_class` refuses
+everything that pydantic keeps outside the schema (methods, properties, other settings), so that the
+schema describes a model completely.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ KNOWN: dict[str, frozenset[str]] = {
     "str": frozenset(),
 }
 Node = dict[str, Any]  # a core schema is plain dicts
-EVERYWHERE = frozenset({"type", "metadata"})  # metadata is for JSON schemas; validation never sees it
+# Metadata is for JSON schemas; validation never sees it.
+EVERYWHERE = frozenset({"type", "metadata"})
 SETTINGS = {"strict": True, "frozen": True, "extra": "ignore"}
 
 HEAD = '''\
@@ -55,7 +58,9 @@ tests prove both equal in what they accept, in the values, and in the place of t
 from __future__ import annotations
 '''
 CHECKS = ("dict", "float", "int", "list", "literal", "model", "named", "nullable")
-SHARED = frozenset({"ABSENT", "FLAG", "NONE", "TEXT", "TEXTS", "TEXT_OR_NONE", "Form", "Model", "ValidationError"})
+SHARED = frozenset(
+    {"ABSENT", "FLAG", "NONE", "TEXT", "TEXTS", "TEXT_OR_NONE", "Form", "Model", "ValidationError"}
+)
 SHARED |= {f"check_{name}" for name in CHECKS}
 """The names of hook/validation.py that the tables use."""
 
@@ -64,23 +69,38 @@ class Refused(BuildError):
     """A model has something that the compiler does not know."""
 
     def __init__(self, where: str, what: str) -> None:
-        super().__init__(f"{where}: {what}: not known to the compiler of the models (packaging/pyz/compile_models.py)")
+        super().__init__(
+            f"{where}: {what}: not known to the compiler of the models "
+            "(packaging/pyz/compile_models.py)"
+        )
 
 
 def compile_models(models: ModuleType) -> str:
     """Return the text of the compiled module for a module such as hook/models.py."""
     compilers = [_Compiler(models, cls) for cls in _classes(models)]
-    exported = [f"__all__ = {_display(models.__all__, models.__name__)}", ""] if hasattr(models, "__all__") else []
+    exported = (
+        [f"__all__ = {_display(models.__all__, models.__name__)}", ""]
+        if hasattr(models, "__all__")
+        else []
+    )
     body = ["", *exported, *(compiler.form() for compiler in compilers)]
     path = models.__name__.replace(".", "/") + ".py"
     return "\n".join([HEAD.format(path=path), *_imports(body), *body, ""])
 
 
 def make_schema(model: type[Any]) -> str:
-    """Return the JSON Schema (2020-12) of what a model accepts: a field with a default may be absent."""
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    """Return the JSON Schema (2020-12) of what a model accepts:
+    a field with a default may be absent.
+    """
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **model.model_json_schema(),
+    }
     schema["description"] = schema["description"].partition("\n")[0]
-    for properties in (schema["properties"], *(other["properties"] for other in schema["$defs"].values())):
+    for properties in (
+        schema["properties"],
+        *(other["properties"] for other in schema["$defs"].values()),
+    ):
         for field in properties.values():
             del field["title"]  # pydantic's, which only repeats the name
     return json.dumps(schema, indent=2) + "\n"
@@ -94,10 +114,17 @@ def _imports(body: Iterable[str]) -> list[str]:
 
 
 def _classes(models: ModuleType) -> list[type]:
-    """Return the models in the order of their definition. Raises Refused if the module exports something else."""
+    """Return the models in the order of their definition.
+
+    Raises Refused if the module exports something else.
+    """
     from pydantic import BaseModel  # noqa: PLC0415  building needs no pydantic
 
-    own = [cls for cls in vars(models).values() if isinstance(cls, type) and cls.__module__ == models.__name__]
+    own = [
+        cls
+        for cls in vars(models).values()
+        if isinstance(cls, type) and cls.__module__ == models.__name__
+    ]
     known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)} | {"ValidationError"}
     for name in [*(cls.__name__ for cls in own), *getattr(models, "__all__", ())]:
         if name not in known:
@@ -156,7 +183,9 @@ class _Compiler:
 
     def form(self) -> str:
         """Return the line of the model's Form, which makes its records."""
-        return f"{self.name} = Form({_quoted(self.name)}, ({' '.join(map(self._field, self.fields))}))"
+        return (
+            f"{self.name} = Form({_quoted(self.name)}, ({' '.join(map(self._field, self.fields))}))"
+        )
 
     def _fields(self, schema: Node) -> Node:
         if _known(schema, self.name) == "definitions":
@@ -171,15 +200,23 @@ class _Compiler:
     def _is_model(self, schema: Node, where: str) -> None:
         """Refuse everything but a plain model, whose fields are compiled where it is defined."""
         if _known(schema, where) != "model":
-            raise Refused(where, f"node type {schema['type']!r} in place of a model (one that holds itself?)")
-        config = {"title": schema["cls"].__name__, "strict": True, "extra_fields_behavior": "ignore"}
+            raise Refused(
+                where, f"node type {schema['type']!r} in place of a model (one that holds itself?)"
+            )
+        config = {
+            "title": schema["cls"].__name__,
+            "strict": True,
+            "extra_fields_behavior": "ignore",
+        }
         expected = {"config": config, "custom_init": False, "root_model": False}
         for key, value in expected.items():
             if schema.get(key) != value:
                 raise Refused(where, f"{key} {schema.get(key)!r}")
         if getattr(self.models, schema["cls"].__name__, None) is not schema["cls"]:
             raise Refused(where, f"a model from elsewhere, {schema['cls'].__name__}")
-        if _known(schema["schema"], where) != "model-fields" or schema["schema"].get("computed_fields"):
+        if _known(schema["schema"], where) != "model-fields" or schema["schema"].get(
+            "computed_fields"
+        ):
             raise Refused(where, "something that is no field")
 
     def _field(self, name: str) -> str:
@@ -195,9 +232,12 @@ class _Compiler:
         return f"({', '.join([_quoted(name), _quoted(alias), default, check])}),"
 
     def _default(self, schema: Node, where: str) -> str:
-        """Return the value of an absent field. The check that follows makes a new list or dict each time.
+        """Return the value of an absent field.
 
-        The compiled code checks the default as any value. pydantic does not, so it has to be what a check lets pass.
+        The check that follows makes a new list or dict each time.
+
+        The compiled code checks the default as any value. pydantic does not,
+        so it has to be what a check lets pass.
         """
         if _known(schema, where) != "default":
             return "ABSENT"
@@ -207,7 +247,8 @@ class _Compiler:
         node = {"type": "definitions", "definitions": self.definitions, "schema": schema["schema"]}
         try:
             made = SchemaValidator(node, {"strict": True}).validate_python(default)
-            same = repr(made) == repr(default)  # also of the same types all through: 1 is neither 1.0 nor True
+            # Also of the same types all through: 1 is neither 1.0 nor True.
+            same = repr(made) == repr(default)
         except (SchemaError, ValidationError):
             same = False
         if not same:
@@ -223,7 +264,9 @@ class _Compiler:
     def _number(self, node: Node, where: str) -> str:
         bounds = (node.get("ge"), node.get("le"))
         for bound in bounds:
-            if type(bound) not in (int, type(None)) and not (type(bound) is float and isfinite(bound)):
+            if type(bound) not in (int, type(None)) and not (
+                type(bound) is float and isfinite(bound)
+            ):
                 raise Refused(where, f"bound {bound!r}")
         return f"(check_{node['type']}, (), {bounds[0]}, {bounds[1]})"
 
@@ -238,19 +281,26 @@ class _Compiler:
         return "TEXT_OR_NONE" if check == "TEXT" else f"(check_nullable, NONE, {check})"
 
     def _function(self, node: Node, where: str) -> str:
-        """Return a function of hook/names.py from text to text: the one module that the compiled form imports."""
+        """Return a function of hook/names.py from text to text:
+        the one module that the compiled form imports.
+        """
         _known(node["function"], where)
         function = node["function"]["function"]
         name = getattr(function, "__name__", repr(function))
         if getattr(names, name, None) is not function:
             raise Refused(where, f"function {name}, which is not one of hook/names.py")
-        if _known(node["schema"], where) != "str" or function.__annotations__.get("return") not in ("str", str):
+        if _known(node["schema"], where) != "str" or function.__annotations__.get("return") not in (
+            "str",
+            str,
+        ):
             raise Refused(where, f"function {name} on something other than text")
         return f"(check_named, (), names.{name})"
 
     def _model(self, node: Node, where: str) -> str:
         if node["type"] == "definition-ref":
-            node = next(known for known in self.definitions if known.get("ref") == node["schema_ref"])
+            node = next(
+                known for known in self.definitions if known.get("ref") == node["schema_ref"]
+            )
         self._is_model(node, where)
         return f"(check_model, (), {node['cls'].__name__})"
 
@@ -261,7 +311,10 @@ class _Compiler:
         of_key = f"{where}[keys]"
         if _known(node["keys_schema"], of_key) not in ("str", "function-after"):
             raise Refused(of_key, "keys other than text")
-        keys, values = self._check(node["keys_schema"], of_key), self._check(node["values_schema"], f"{where}[values]")
+        keys, values = (
+            self._check(node["keys_schema"], of_key),
+            self._check(node["values_schema"], f"{where}[values]"),
+        )
         return "TEXTS" if keys == values == "TEXT" else f"(check_dict, (), {keys}, {values})"
 
 
@@ -284,7 +337,11 @@ def _display(value: object, where: str) -> str:
         return f"[{', '.join(_display(item, where) for item in value)}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_quoted(key)}: {_display(item, where)}' for key, item in value.items())}}}"
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, (bool, int))
+        or (isinstance(value, float) and isfinite(value))
+    ):
         return repr(value)
     raise Refused(where, f"default {value!r}")
 

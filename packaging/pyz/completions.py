@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the completions of shells from the table of commands, by shtab.
 
-The words of a command never change, so a shell asks no program for them. The keys and names of a node are those in its
-records, which only root may read, and labels also those of the last jobs in the history. Tenants choose some, so only
-harmless ones are offered. Files are only offered where one is meant.
+The words of a command never change, so a shell asks no program for them. The keys and names of a
+node are those in its records, which only root may read, and labels also those of the last jobs in
+the history. Tenants choose some, so only harmless ones are offered. Files are only offered where
+one is meant.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from hook.show.history import BY
 
 shtab.OPTION_MULTI = (Take,)  # type: ignore[assignment]  # zsh offers these options repeatedly
 TIMES = ("today", "yesterday", "1h", "12h", "7d", "4w")
-FILES = {**shtab.FILE, "fish": "(__fish_complete_path (string split -m1 = -- (commandline -ct))[-1])"}
+FILES = {
+    **shtab.FILE,
+    "fish": "(__fish_complete_path (string split -m1 = -- (commandline -ct))[-1])",
+}
 PLACES = ("COMMAND", "DIR", "FILE", "PATH")
 """The placeholders of values that are files."""
 FOUND = {"key": "jobs", "by": "by", "label": "labels"}
@@ -95,7 +99,10 @@ complete -F _resctrl_mon_hook resctrl-mon-hook
 def make_completions() -> dict[str, str]:
     """Make the completion script of each shell."""
     before = {"bash": BASH, "fish": FISH, "zsh": ZSH}
-    texts = {shell: shtab.complete(_make_parser(shell), shell, NAME, text) for shell, text in before.items()}
+    texts = {
+        shell: shtab.complete(_make_parser(shell), shell, NAME, text)
+        for shell, text in before.items()
+    }
     return {**texts, "bash": texts["bash"] + END_OF_BASH}
 
 
@@ -105,14 +112,18 @@ def _make_parser(shell: str) -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", help="show the version")
     commands = root.add_subparsers()
     for name in VERBS:
-        command = commands.add_parser(name, parents=[make_parser(name)], add_help=False, help=ARGUMENTS[name].purpose)
+        command = commands.add_parser(
+            name, parents=[make_parser(name)], add_help=False, help=ARGUMENTS[name].purpose
+        )
         for action in command._actions:
             _complete(action)
             # With `=` after it, for zsh and bash, as the program's documents have it
             if action.option_strings and action.nargs != 0 and shell != "fish":
                 action.option_strings = [f"{action.option_strings[0]}="]
     explained = commands.add_parser("help", add_help=False, help="explain a command")
-    explained.add_argument("command", choices=[*VERBS, "hook"], help="a command, or hook: what runtimes call")
+    explained.add_argument(
+        "command", choices=[*VERBS, "hook"], help="a command, or hook: what runtimes call"
+    )
     return root
 
 
@@ -127,4 +138,8 @@ def _complete(action: Any) -> None:  # noqa: ANN401  shtab reads its attribute `
         action.complete = FILES
     elif found and not action.choices:
         of_zsh = f" _resctrl_mon_hook_find {found}"
-        action.complete = {"bash": f"_resctrl_mon_hook_{found}", "zsh": of_zsh, "fish": f"({of_zsh[1:]})"}
+        action.complete = {
+            "bash": f"_resctrl_mon_hook_{found}",
+            "zsh": of_zsh,
+            "fish": f"({of_zsh[1:]})",
+        }

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the program's modules from the bytecode in the .pyz, under the Python that compiled it.
 
-The file's second line (packaging/pyz/archive.py) runs this, with the file open as `f` at the position after this code.
-The modules that the start of a container imports are constants here. All others follow, one by one, and are loaded
-when they are imported. Under a Python without bytecode in the file this does not run, and Python imports the sources.
+The file's second line (packaging/pyz/archive.py) runs this, with the file open as `f` at the
+position after this code. The modules that the start of a container imports are constants here. All
+others follow, one by one, and are loaded when they are imported. Under a Python without bytecode in
+the file this does not run, and Python imports the sources.
 """
 
 from __future__ import annotations
@@ -19,14 +20,21 @@ if TYPE_CHECKING:
 
     f: BinaryIO
 
-_modules: Any = "MODULES"  # name and code of each, in the order of their imports; the last is started
+# Name and code of each, in the order of their imports; the last is started.
+_modules: Any = "MODULES"
 _places: Any = "PLACES"  # by name: where the others are, and how long
 _base = f.tell()
 
 
 def _path(name: str, code: CodeType) -> list[str] | None:
-    """Return the `__path__` of a package, for modules without bytecode, or None for another module."""
-    return [f"{sys.argv[1]}/{name.replace('.', '/')}"] if code.co_filename.endswith("/__init__.py>") else None
+    """Return the `__path__` of a package, for modules without bytecode,
+    or None for another module.
+    """
+    return (
+        [f"{sys.argv[1]}/{name.replace('.', '/')}"]
+        if code.co_filename.endswith("/__init__.py>")
+        else None
+    )
 
 
 def _find_spec(name: str, *_: object) -> object:
@@ -40,7 +48,8 @@ def _find_spec(name: str, *_: object) -> object:
     return spec
 
 
-# A finder of modules (importlib's protocol), not as a class: to make one takes as long as to load ten functions.
+# A finder of modules (importlib's protocol), not as a class:
+# to make one takes as long as to load ten functions.
 _finder: Any = type(sys)("finder")
 _finder.find_spec, _finder.create_module = _find_spec, lambda _spec: None
 _finder.exec_module = lambda module: exec(module.__spec__.loader_state, module.__dict__)  # noqa: S102  the same

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What share of a container's work is charged to its group: by the hook, and by a daemon that polls.
+"""What share of a container's work is charged to its group: by the hook,
+and by a daemon that polls.
 
-    python3 build.py bench attribution [--workloads NAME...] [--seconds S] [--rounds N] [--polls N] [--seed N] ...
+    python3 build.py bench attribution [--workloads NAME...] [--seconds S] [--rounds N] [--polls N]
+    [--seed N] ...
 
-docs/performance.md says what the figures mean. Of the rounds with the hook a share is the least, of those with a poller
-the mean (the least to the most). It differs from 100 % as far as the two clocks do, too: the scheduler counts a task
-from when it chooses or even wakes it, the RMID counts from when it runs.
+docs/performance.md says what the figures mean. Of the rounds with the hook a share is the least, of
+those with a poller the mean (the least to the most). It differs from 100 % as far as the two clocks
+do, too: the scheduler counts a task from when it chooses or even wakes it, the RMID counts from
+when it runs.
 
-This module is its own part in the guest, too. There is one container at a time. Its first program reads cpu.stat and
-COUNTER of all packages before all else; its work is counted in loops and forks, not in seconds. Both are read again
-when nothing in it runs any more.
+This module is its own part in the guest, too. There is one container at a time. Its first program
+reads cpu.stat and COUNTER of all packages before all else; its work is counted in loops and forks,
+not in seconds. Both are read again when nothing in it runs any more.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ PROMISE_OF_WATCH = 99.0
 PROMISE_OF_PROBE = 90.0
 """Per cent of the same for shorter ones."""
 HOOK, WATCH = "hook", "watch"
-"""How a container's tasks come into their group; or by a poller, whose period is the name of the way."""
+"""How a container's tasks come into their group; or by a poller,
+whose period is the name of the way.
+"""
 RESCTRL = Path("/sys/fs/resctrl")
 CGROUPS = Path("/sys/fs/cgroup/attribution")
 BASE = Path("/tmp/attribution")
@@ -54,7 +59,9 @@ ROOTFS = BASE / "rootfs"
 SHOWN = {RESCTRL: "/resctrl", CGROUPS: "/cgroup"}
 """Where the containers find them."""
 COUNTER = "stalls_llc_miss"
-"""The event whose fake counts nanoseconds (fake-rdt.patch). core_energy comes in steps of 0.3 ms, MBM of 10 us."""
+"""The event whose fake counts nanoseconds (fake-rdt.patch).
+core_energy comes in steps of 0.3 ms, MBM of 10 us.
+"""
 DEADLINE = 300.0
 UP = "echo up >/gates/up"
 GO = "read go </gates/go"
@@ -65,13 +72,17 @@ class Workload(NamedTuple):
 
     command: str
     execs: int = 0  # how many jobs are started in it by exec
-    job: float = 0  # seconds of CPU time of each; a job measures itself what it used and what its group was charged
+    # Seconds of CPU time of each; a job measures itself what it used and what its group was
+    # charged.
+    job: float = 0
     every: float = 0  # seconds from one exec to the next; 0: one after another
 
 
 WORKLOADS = {
     "busy loop": Workload(f"/bin/load spin {{loops}} 1; {UP}; {GO}"),
-    "forking shell": Workload(f"i=0; while [ $i -lt {{forks}} ]; do (:); i=$((i+1)); done; {UP}; {GO}"),
+    "forking shell": Workload(
+        f"i=0; while [ $i -lt {{forks}} ]; do (:); i=$((i+1)); done; {UP}; {GO}"
+    ),
     "16 threads": Workload(f"/bin/load spin {{loops}} 16; {UP}; {GO}"),
     "daemon": Workload(f"(setsid sh -c '/bin/load spin {{loops}} 1; {UP}' &); {GO}"),
     "jobs of 2 s by exec": Workload(f"{UP}; {GO}", execs=2, job=2),
@@ -81,7 +92,9 @@ WORKLOADS = {
 
 
 class GuestPlan(NamedTuple):
-    """What to measure: each workload so many rounds with the hook and, if `polls`, with a poller of each period."""
+    """What to measure: each workload so many rounds with the hook and, if `polls`,
+    with a poller of each period.
+    """
 
     workloads: Sequence[str] = tuple(WORKLOADS)
     runtimes: Sequence[str] = ("runc", "crun")
@@ -108,11 +121,13 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class CountingVm(Vm):
-    """Its clock counts instructions, 8 ns each: what the host does besides does not show in any figure.
+    """Its clock counts instructions, 8 ns each:
+    what the host does besides does not show in any figure.
 
-    One CPU. The kernel counts a task that it wakes on an idle CPU as running while that CPU is still being woken
-    (rq_clock_skip_update), which takes a real one microseconds and an emulated one milliseconds: where children run on
-    the other CPU, cpu.stat then says 10 % and more too much.
+    One CPU. The kernel counts a task that it wakes on an idle CPU as running while that CPU is
+    still being woken (rq_clock_skip_update), which takes a real one microseconds and an emulated
+    one milliseconds: where children run on the other CPU, cpu.stat then says 10 % and more too
+    much.
     """
 
     sockets: int = 1
@@ -123,11 +138,18 @@ class CountingVm(Vm):
 
     def qemu(self, image: Path, directory: Path, share: Path, ports: Sequence[int]) -> list[str]:
         words = super().qemu(image, directory, share, ports)
-        return [*(word.replace("thread=multi", "thread=single") for word in words), "-icount", "shift=3,sleep=on"]
+        return [
+            *(word.replace("thread=multi", "thread=single") for word in words),
+            "-icount",
+            "shift=3,sleep=on",
+        ]
 
 
 def run_guest(plan: GuestPlan, stderr: Output = None) -> list[Run]:
-    """Takes some minutes for the whole plan. Raises CannotMeasure, and what kernel.ready() and run_in_guest() raise."""
+    """Takes some minutes for the whole plan.
+
+    Raises CannotMeasure, and what kernel.ready() and run_in_guest() raise.
+    """
     kernel.ready()
     if absent := provision.install(("busybox-static", "crun", "gcc", "libc6-dev", "runc")):
         raise NotReady("; ".join(absent))
@@ -136,10 +158,19 @@ def run_guest(plan: GuestPlan, stderr: Output = None) -> list[Run]:
     with tempfile.TemporaryDirectory(prefix="attribution-") as directory:
         share = Path(directory)
         compile_static(LOAD, share / "load")
-        words = [sys.executable, "-m", "tests.bench.attribution", "--guest", json.dumps(plan._asdict()), str(shipped())]
+        words = [
+            sys.executable,
+            "-m",
+            "tests.bench.attribution",
+            "--guest",
+            json.dumps(plan._asdict()),
+            str(shipped()),
+        ]
         with (share / "out").open("w+", encoding="utf-8") as out:
             shown = [shipped().parent]
-            status = run_in_guest(words, CountingVm(), share=share, cwd=ROOT, shown=shown, stdout=out, stderr=stderr)
+            status = run_in_guest(
+                words, CountingVm(), share=share, cwd=ROOT, shown=shown, stdout=out, stderr=stderr
+            )
             out.seek(0)
             lines = [json.loads(line) for line in out]
     if status != 0:
@@ -149,34 +180,57 @@ def run_guest(plan: GuestPlan, stderr: Output = None) -> list[Run]:
 
 def tabulate(plan: GuestPlan, runs: Sequence[Run]) -> Table:
     rows = ((workload, runtime) for workload in plan.workloads for runtime in plan.runtimes)
-    return Table("share of the CPU time", [figure for row in rows for figure in _make_figures(plan, runs, *row)])
+    return Table(
+        "share of the CPU time",
+        [figure for row in rows for figure in _make_figures(plan, runs, *row)],
+    )
 
 
 def promise_of(workload: str) -> float:
-    """Per cent that are promised: of what exec brings in with watch, of all else by the hook alone."""
+    """Per cent that are promised: of what exec brings in with watch,
+    of all else by the hook alone.
+    """
     if not WORKLOADS[workload].execs:
         return PROMISE
     return PROMISE_OF_WATCH if WORKLOADS[workload].job >= 0.1 else PROMISE_OF_PROBE
 
 
-def _make_figures(plan: GuestPlan, runs: Sequence[Run], workload: str, runtime: str) -> Iterator[Figure]:
+def _make_figures(
+    plan: GuestPlan, runs: Sequence[Run], workload: str, runtime: str
+) -> Iterator[Figure]:
     """The figures of a line."""
 
     def shares(way: str) -> list[float]:
         """Return the charged per cent of each run."""
         key = (workload, runtime, way)
-        return [100 * run.charged / run.used for run in runs if (run.workload, run.runtime, run.way) == key]
+        return [
+            100 * run.charged / run.used
+            for run in runs
+            if (run.workload, run.runtime, run.way) == key
+        ]
 
     row = f"{workload}, {runtime}"
     used = [run.used for run in runs if (run.workload, run.runtime) == (workload, runtime)]
     yield Figure(row, "CPU time", used, digits=1, unit=" s", center=mean, beside=None)
     for way, column in ((HOOK, "this hook"), (WATCH, "with watch")):
         if share := shares(way):
-            promise = promise_of(workload) if (way == WATCH) == (WORKLOADS[workload].execs > 0) else None
-            yield Figure(row, column, share, promise, unit=" %", at_least=True, center=min, beside=None)
+            promise = (
+                promise_of(workload) if (way == WATCH) == (WORKLOADS[workload].execs > 0) else None
+            )
+            yield Figure(
+                row, column, share, promise, unit=" %", at_least=True, center=min, beside=None
+            )
     for period in plan.periods:
         if share := shares(f"{period:g}"):
-            yield Figure(row, f"poller, every {period:g} s", share, digits=0, unit=" %", center=mean, beside=limits)
+            yield Figure(
+                row,
+                f"poller, every {period:g} s",
+                share,
+                digits=0,
+                unit=" %",
+                center=mean,
+                beside=limits,
+            )
 
 
 def measure(plan: GuestPlan) -> Iterator[Table]:
@@ -198,10 +252,16 @@ class Reading(NamedTuple):
 
 
 def parse(text: str) -> Reading:
-    """Read cpu.stat and the counter of each package, in any order. A counter that has never run is "Unavailable"."""
+    """Read cpu.stat and the counter of each package, in any order.
+
+    A counter that has never run is "Unavailable".
+    """
     words = [line.split() for line in text.splitlines()]
     used = next(int(line[1]) for line in words if line[0] == "usage_usec")
-    return Reading(used / 1e6, sum(int(line[0]) for line in words if len(line) == 1 and line[0] != "Unavailable") / 1e9)
+    return Reading(
+        used / 1e6,
+        sum(int(line[0]) for line in words if len(line) == 1 and line[0] != "Unavailable") / 1e9,
+    )
 
 
 class MeasuredContainer:
@@ -214,21 +274,35 @@ class MeasuredContainer:
         self.gates = BASE / name / "gates"
         self.gates.mkdir(parents=True)
         packages = sorted(RESCTRL.glob(f"mon_data/*/{COUNTER}"))
-        self.files = [*(self.group / path.relative_to(RESCTRL) for path in packages), self.cgroup / "cpu.stat"]
+        self.files = [
+            *(self.group / path.relative_to(RESCTRL) for path in packages),
+            self.cgroup / "cpu.stat",
+        ]
         """Of a reading; cpu.stat is the last. `seen`: where the container finds them."""
         self.seen = [str(path) for path in self.files]
         for place, shown in SHOWN.items():
             self.seen = [path.replace(str(place), shown, 1) for path in self.seen]
         self._fifos = {end: LineFifo(self.gates / end) for end in ("first", "up", "go")}
         text = f"echo first >/gates/first; {workload.command.format(loops=loops, forks=forks)}"
-        self.command = ["/bin/load", "begin", "/gates/begin", *self.seen, "--", "/bin/sh", "-c", text]
+        self.command = [
+            "/bin/load",
+            "begin",
+            "/gates/begin",
+            *self.seen,
+            "--",
+            "/bin/sh",
+            "-c",
+            text,
+        ]
         self._container: RuncContainer
 
     def start(self, runtime: str, hooks: Sequence[object]) -> None:
         config = bundle_config(ROOTFS, self.command, f"/{CGROUPS.name}/{self.name}", self.gates)
         config["hooks"] = {"createRuntime": hooks, "poststop": hooks}
         (self.gates.parent / "config.json").write_text(json.dumps(config))
-        self._container = RuncContainer(self.name, self.gates.parent, [runtime, f"--root={BASE}/{runtime}-state"])
+        self._container = RuncContainer(
+            self.name, self.gates.parent, [runtime, f"--root={BASE}/{runtime}-state"]
+        )
 
     def hear(self, end: str) -> None:
         """Wait for a line that the container writes there."""
@@ -238,7 +312,9 @@ class MeasuredContainer:
             raise TimeoutError(f"{self.name}: {error}: {self._container.output()}") from None
 
     def measure(self) -> Reading:
-        """Return what it has used and was charged, from before it did anything until nothing in it runs any more."""
+        """Return what it has used and was charged,
+        from before it did anything until nothing in it runs any more.
+        """
         first, last = parse((self.gates / "begin").read_text()), None
         while (now := parse("".join(path.read_text() for path in self.files))) != last:
             last = now
@@ -246,14 +322,28 @@ class MeasuredContainer:
         return Reading(now.used - first.used, now.charged - first.charged)
 
     def exec_jobs(self, loops: int) -> Reading:
-        """Start jobs by exec; return what they used and what their group was charged, as they see it."""
-        command = [*self._container.command, "exec", self.name, "/bin/load", "job", str(loops), *self.seen[:-1]]
+        """Start jobs by exec; return what they used and what their group
+        was charged, as they see it.
+        """
+        command = [
+            *self._container.command,
+            "exec",
+            self.name,
+            "/bin/load",
+            "job",
+            str(loops),
+            *self.seen[:-1],
+        ]
         used, charged, due = 0, 0, time.monotonic()
         for _ in range(self.workload.execs):
             time.sleep(max(0.0, due - time.monotonic()))
             due += self.workload.every
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=DEADLINE
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                check=True,
+                timeout=DEADLINE,
             )
             measured = list(map(int, done.stdout.split()))
             used, charged = used + measured[0], charged + measured[1]
@@ -270,7 +360,9 @@ class MeasuredContainer:
 
 
 class Poller(threading.Thread):
-    """A daemon without a hook: at each tick it writes every thread in the cgroup to the group's tasks."""
+    """A daemon without a hook: at each tick it writes every thread in the
+    cgroup to the group's tasks.
+    """
 
     def __init__(self, container: MeasuredContainer, period: float, phase: float) -> None:
         super().__init__(daemon=True)
@@ -302,12 +394,15 @@ class GuestBench:
         self._count = 0
         self._loops = loops_in(plan.seconds)
         chance = random.Random(plan.seed)
-        # The name of each, and the seconds until its poller begins to look: the same for all workloads and runtimes, so
-        # that their lines can be compared. Each round has its part of the period, and chance decides where in it.
+        # The name of each, and the seconds until its poller begins to look: the same for all
+        # workloads and runtimes, so that their lines can be compared. Each round has its part of
+        # the period, and chance decides where in it.
         self._ways: list[tuple[str, float]] = [(HOOK, 0), (WATCH, 0)] * plan.rounds
         for period in plan.periods:
             parts = range(plan.polls)
-            self._ways += [(f"{period:g}", (part + chance.random()) * period / plan.polls) for part in parts]
+            self._ways += [
+                (f"{period:g}", (part + chance.random()) * period / plan.polls) for part in parts
+            ]
 
     def runs(self) -> Iterator[Run]:
         for name in self.plan.workloads:
@@ -330,7 +425,8 @@ class GuestBench:
             if way == WATCH:
                 self._watch(stack)
             elif way != HOOK:
-                # Not before: an emulator draws out the start of a container, and a period stays what it is
+                # Not before: an emulator draws out the start of a container,
+                # and a period stays what it is
                 poller = Poller(container, float(way), phase)
                 stack.callback(poller.stop)
                 poller.start()
@@ -342,7 +438,9 @@ class GuestBench:
 
     def _watch(self, stack: ExitStack) -> None:
         """Run `watch` beside it, from now until the end of the run."""
-        process = subprocess.Popen([self._hook, "watch"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [self._hook, "watch"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         stack.callback(process.wait, DEADLINE)
         stack.callback(process.terminate)
         assert process.stderr is not None
@@ -352,7 +450,9 @@ class GuestBench:
 
 
 def loops_in(seconds: float) -> int:
-    """Return how many loops take about so much CPU time here and now; from then on all take the same number."""
+    """Return how many loops take about so much CPU time here and now;
+    from then on all take the same number.
+    """
     tries = 100_000_000
     before = os.times()
     subprocess.run([ROOTFS / "bin/load", "spin", str(tries), "1"], check=True)
@@ -365,7 +465,8 @@ def run_in_this_guest(text: str, hook: str) -> None:
     make_rootfs(ROOTFS)
     shutil.copy("/tmp/share/load", ROOTFS / "bin/load")
     (ROOTFS / "bin/setsid").symlink_to("busybox")
-    os.mknod(ROOTFS / "dev/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))  # a shell's job in the background opens it
+    # A shell's job in the background opens it.
+    os.mknod(ROOTFS / "dev/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     CGROUPS.mkdir()
     for place, shown in SHOWN.items():
         (ROOTFS / shown[1:]).mkdir()

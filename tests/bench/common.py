@@ -37,7 +37,8 @@ def spread(values: Sequence[float]) -> tuple[float]:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the median: two values of the same rank from both ends (order statistics).
+    """Return the 95 % interval of the median:
+    two values of the same rank from both ends (order statistics).
 
     The rank is that of the normal approximation of the sign test; of few values it is the first.
     """
@@ -60,15 +61,21 @@ class Figure:
     target: float | None = None
     digits: int = 2
     unit: str = ""
-    at_least: bool = False  # whether the target is the least that the number may be; otherwise it is the most
+    # Whether the target is the least that the number may be; otherwise it is the most.
+    at_least: bool = False
     center: Callable[[Sequence[float]], float] = median
-    beside: Callable[[Sequence[float]], Sequence[float]] | None = spread  # what is printed beside it
+    # What is printed beside it.
+    beside: Callable[[Sequence[float]], Sequence[float]] | None = spread
 
     @property
     def is_missed(self) -> bool:
         if self.target is None:
             return False
-        return self.center(self.values) < self.target if self.at_least else self.center(self.values) > self.target
+        return (
+            self.center(self.values) < self.target
+            if self.at_least
+            else self.center(self.values) > self.target
+        )
 
     @property
     def numbers(self) -> list[float]:
@@ -80,12 +87,23 @@ class Figure:
 
     @property
     def aim(self) -> str:
-        return "-" if self.target is None else f"{'≥' if self.at_least else '≤'} {self.target:.{self.digits}f}"
+        return (
+            "-"
+            if self.target is None
+            else f"{'≥' if self.at_least else '≤'} {self.target:.{self.digits}f}"
+        )
 
     def __str__(self) -> str:
         text = f"{self.center(self.values):.{self.digits}f}{self.unit}"
-        around = [f"{value:.{self.digits}f}" for value in (self.beside(self.values) if self.beside else ())]
-        text += f" ({' to '.join(around)})" if len(around) == 2 else "".join(f" ±{value}" for value in around)
+        around = [
+            f"{value:.{self.digits}f}"
+            for value in (self.beside(self.values) if self.beside else ())
+        ]
+        text += (
+            f" ({' to '.join(around)})"
+            if len(around) == 2
+            else "".join(f" ±{value}" for value in around)
+        )
         return f"{text} {MISSED}" if self.is_missed else text
 
 
@@ -108,15 +126,27 @@ class Table:
     def missed(self) -> list[str]:
         """Each target that was not reached, as a sentence."""
         missed = [figure for figure in self.figures if figure.is_missed]
-        return [f"{self.title}: {figure.row}, {figure.column}: {figure}, target {figure.aim}" for figure in missed]
+        return [
+            f"{self.title}: {figure.row}, {figure.column}: {figure}, target {figure.aim}"
+            for figure in missed
+        ]
 
 
 def save(path: Path, tables: Iterable[Table]) -> None:
-    """Put the figures into this file, one on a line, in place of those with the same table, row and column."""
-    figures = {tuple(line[:3]): line[3:] for line in (json.loads(path.read_bytes()) if path.exists() else ())}
+    """Put the figures into this file, one on a line,
+    in place of those with the same table, row and column.
+    """
+    figures = {
+        tuple(line[:3]): line[3:]
+        for line in (json.loads(path.read_bytes()) if path.exists() else ())
+    }
     for table in tables:
-        figures |= {(table.title, figure.row, figure.column): figure.numbers for figure in table.figures}
-    lines = (json.dumps([*names, *numbers], ensure_ascii=False) for names, numbers in figures.items())
+        figures |= {
+            (table.title, figure.row, figure.column): figure.numbers for figure in table.figures
+        }
+    lines = (
+        json.dumps([*names, *numbers], ensure_ascii=False) for names, numbers in figures.items()
+    )
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
@@ -125,11 +155,14 @@ def ratios(values: Iterable[float], to: Iterable[float]) -> list[float]:
     return [value / other for value, other in zip(values, to)]
 
 
-def run(name: str, about: str | None, default: PlanT, measure: Callable[[PlanT], Iterable[Table]]) -> int:
-    """Be a benchmark's command: print each table as soon as it is measured; returns the exit status.
+def run(
+    name: str, about: str | None, default: PlanT, measure: Callable[[PlanT], Iterable[Table]]
+) -> int:
+    """Be a benchmark's command: print each table as soon as it is measured;
+    returns the exit status.
 
-    Each field of the plan is an option, and `--figures` saves the figures for `bench plot`. The status is 1 if a target
-    was missed, or if something cannot be measured.
+    Each field of the plan is an option, and `--figures` saves the figures for `bench plot`. The
+    status is 1 if a target was missed, or if something cannot be measured.
     """
     options = argparse.ArgumentParser(
         prog=f"python3 build.py bench {name}",
@@ -139,9 +172,15 @@ def run(name: str, about: str | None, default: PlanT, measure: Callable[[PlanT],
     for option, value in default._asdict().items():
         first = value[0] if isinstance(value, tuple) else value
         options.add_argument(
-            f"--{option}", type=type(first), default=value, nargs="+" if first is not value else None, help=f"[{value}]"
+            f"--{option}",
+            type=type(first),
+            default=value,
+            nargs="+" if first is not value else None,
+            help=f"[{value}]",
         )
-    options.add_argument("--figures", type=Path, metavar="FILE", help="put the figures into this file, too")
+    options.add_argument(
+        "--figures", type=Path, metavar="FILE", help="put the figures into this file, too"
+    )
     plan = vars(options.parse_args())
     file, missed = plan.pop("figures"), []
     try:

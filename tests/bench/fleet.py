@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster's bill costs: the lines of many nodes, loaded and added up in each way of docs/fleet.md.
+"""What a cluster's bill costs: the lines of many nodes,
+loaded and added up in each way of docs/fleet.md.
 
     python3 build.py bench fleet [--lines N...] [--nodes N] [--directory DIR]
 
-The lines are made up (tests/support/fleet.py), 11 events in each, with torn ones and ones with one id among them, in a
-file for each node. A bill that is not the truth is an error. CPU seconds and peak memory are those of the process that
-loads or adds up, its start included.
+The lines are made up (tests/support/fleet.py), 11 events in each, with torn ones and ones with one
+id among them, in a file for each node. A bill that is not the truth is an error. CPU seconds and
+peak memory are those of the process that loads or adds up, its start included.
 
-A year of many nodes follows by arithmetic: 2,640 lines a day and node (110 pods that live an hour), and what a line
-takes of those that were measured, without the start of the process.
+A year of many nodes follows by arithmetic: 2,640 lines a day and node (110 pods that live an hour),
+and what a line takes of those that were measured, without the start of the process.
 """
 
 from __future__ import annotations
@@ -85,14 +86,22 @@ def _measure(directory: Path, nodes: int, lines: int) -> Iterator[Table]:
     (query,) = blocks(page("docs/fleet.md", "DuckDB"))
     costs["DuckDB: by namespace"] = cost = _run([sys.executable, "-c", DUCKDB], _here(query, files))
     _check("namespace", cost, truth)
-    stored = sum(path.stat().st_size for path in (directory / "database").rglob("*") if path.is_file())
+    stored = sum(
+        path.stat().st_size for path in (directory / "database").rglob("*") if path.is_file()
+    )
     figures = [
         Figure(row, column, [value], digits=digits, beside=None)
         for row, cost in costs.items()
-        for column, value, digits in (("s", cost.seconds, 1), ("CPU s", cost.cpu, 1), ("MiB", cost.memory, 0))
+        for column, value, digits in (
+            ("s", cost.seconds, 1),
+            ("CPU s", cost.cpu, 1),
+            ("MiB", cost.memory, 0),
+        )
     ]
     figures.append(Figure("the files", "MiB on disk", [truth.size / MIB], digits=0, beside=None))
-    figures.append(Figure("ClickHouse: its tables", "MiB on disk", [stored / MIB], digits=0, beside=None))
+    figures.append(
+        Figure("ClickHouse: its tables", "MiB on disk", [stored / MIB], digits=0, beside=None)
+    )
     yield Table(f"{lines} lines of {nodes} nodes", figures)
     yield _carry_on(costs, truth, stored)
 
@@ -100,7 +109,10 @@ def _measure(directory: Path, nodes: int, lines: int) -> Iterator[Table]:
 def _carry_on(costs: dict[str, Cost], truth: fleet.Truth, stored: int) -> Table:
     """What a year comes to, if each line takes what one of those took that were measured."""
     figures = []
-    load, bill = (costs[row].cpu - costs[START].cpu for row in ("ClickHouse: load", "ClickHouse: by namespace"))
+    load, bill = (
+        costs[row].cpu - costs[START].cpu
+        for row in ("ClickHouse: load", "ClickHouse: by namespace")
+    )
     for nodes in CLUSTERS:
         many = nodes * 365 * LINES_A_DAY / truth.lines
         shown = {
@@ -112,7 +124,8 @@ def _carry_on(costs: dict[str, Cost], truth: fleet.Truth, stored: int) -> Table:
         }
         row = f"{nodes} nodes"
         figures += [
-            Figure(row, column, [value], digits=digits, beside=None) for column, (value, digits) in shown.items()
+            Figure(row, column, [value], digits=digits, beside=None)
+            for column, (value, digits) in shown.items()
         ]
     return Table(f"a year, carried on from {truth.lines} lines", figures)
 
@@ -134,11 +147,15 @@ def _run(command: list[str], text: str) -> Cost:
             raise CannotMeasure(f"{command[0]}: exit status {process.returncode}")
         output.seek(0)
         shown = output.read().decode()
-    return Cost(time.monotonic() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, shown)
+    return Cost(
+        time.monotonic() - begin, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, shown
+    )
 
 
 def _check(by: str, cost: Cost, truth: fleet.Truth) -> None:
-    bill = {row[0]: float(row[2]) for row in (line.split("\t") for line in cost.output.splitlines())}
+    bill = {
+        row[0]: float(row[2]) for row in (line.split("\t") for line in cost.output.splitlines())
+    }
     expected = truth.joules(by)
     if bill.keys() != expected.keys() or any(
         not math.isclose(joules, expected[name], rel_tol=1e-9) for name, joules in bill.items()

@@ -7,8 +7,8 @@ create     CreateContainer and StartContainer
 remove     StopContainer, which returns after the poststop hooks, and RemoveContainer
 whole      both
 
-docs/performance.md says what is compared. Times are medians ± half of their interquartile range. Ratios are the medians
-of the rounds' ratios, with their 95 % interval; (!) marks a missed target.
+docs/performance.md says what is compared. Times are medians ± half of their interquartile range.
+Ratios are the medians of the rounds' ratios, with their 95 % interval; (!) marks a missed target.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ from tests.containerd.node import PLAIN, Hooks, OfBaseSpec, Pod
 from tests.support.containers import missing
 from tests.support.hook import NATIVE, PYZ
 
-NONE, TRUE, PYTHON, ZIP, ELF = WAYS = ("no hook", "/bin/true", "Python alone", "this hook, .pyz", "this hook, ELF")
+NONE, TRUE, PYTHON, ZIP, ELF = WAYS = (
+    "no hook",
+    "/bin/true",
+    "Python alone",
+    "this hook, .pyz",
+    "this hook, ELF",
+)
 HANDLERS = {NONE: PLAIN, TRUE: "true", PYTHON: "python", ZIP: "runc", ELF: "elf"}
 """The runtime handler of each; runc is the one that containerd must have."""
 IDLE_HOOK = "#!/usr/bin/python3 -IScimport posix;posix._exit(0)\n"
@@ -65,7 +71,9 @@ class Ways(OfBaseSpec):
         idle.chmod(0o755)
         programs = {TRUE: Path("/bin/true"), PYTHON: idle, ZIP: PYZ, ELF: NATIVE}
         return {
-            HANDLERS[way]: {stage: [{**ours, "path": str(programs[way])}] for stage, (ours,) in printed.items()}
+            HANDLERS[way]: {
+                stage: [{**ours, "path": str(programs[way])}] for stage, (ours,) in printed.items()
+            }
             for way in WAYS[1:]
         }
 
@@ -79,7 +87,9 @@ class Ways(OfBaseSpec):
         runtime.StartContainer(container_id=container)
         create = 1000 * (time.monotonic() - before)
         if self._node.members([key]) != ({container} if way in TARGETS else set()):
-            raise CannotMeasure(f"{way}: the hook did not do its work: {self._node.hook().failures()}")
+            raise CannotMeasure(
+                f"{way}: the hook did not do its work: {self._node.hook().failures()}"
+            )
         before = time.monotonic()
         runtime.StopContainer(container_id=container, timeout=0)
         runtime.RemoveContainer(container_id=container)
@@ -109,12 +119,18 @@ def measure(plan: LifePlan) -> Iterator[Table]:
     figures = []
     for way in WAYS:
         for part in Life._fields:
-            figures.append(Figure(way, f"{part}, ms", [getattr(life, part) for life in lives[way]], digits=1))
+            figures.append(
+                Figure(way, f"{part}, ms", [getattr(life, part) for life in lives[way]], digits=1)
+            )
         for other in (NONE, PYTHON):
             if way not in (NONE, other):
-                values = ratios((life.whole for life in lives[way]), (life.whole for life in lives[other]))
+                values = ratios(
+                    (life.whole for life in lives[way]), (life.whole for life in lives[other])
+                )
                 target = TARGETS.get(way) if other == PYTHON else None
-                figures.append(Figure(way, f"whole / {other}", values, target, digits=3, beside=interval))
+                figures.append(
+                    Figure(way, f"whole / {other}", values, target, digits=3, beside=interval)
+                )
     yield Table("a container's life", figures)
 
 

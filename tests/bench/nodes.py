@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes to measure on.
 
-PlainNode, for wall time, has directories in the shape of resctrl on tmpfs: behind FUSE a first createRuntime takes five
-times as long. A mon_group is full as soon as it is made, and rmdir(2) removes it; so a key's group exists before
-its first container starts, empty, and in the mount namespace of a helper a full directory is mounted over it. The hook
-goes by /proc/PID/root of the helper; its mkdir(2) fails with EEXIST (0.07 of an exit floor more), and its rmdir(2)
-removes the group, mount and all (some 70 us).
+PlainNode, for wall time, has directories in the shape of resctrl on tmpfs: behind FUSE a first
+createRuntime takes five times as long. A mon_group is full as soon as it is made, and rmdir(2)
+removes it; so a key's group exists before its first container starts, empty, and in the mount
+namespace of a helper a full directory is mounted over it. The hook goes by /proc/PID/root of the
+helper; its mkdir(2) fails with EEXIST (0.07 of an exit floor more), and its rmdir(2) removes the
+group, mount and all (some 70 us).
 
 MeasuredNode, for instructions and for reconcile, is on the model of resctrl.
 """
@@ -30,7 +31,8 @@ from tests.support.hook import STATES, UID, Hook, task
 TMPFS = "/dev/shm"
 MACHINE = Knobs(l3_domains=4, packages=6, perf=False, decay_ms=0)
 COUNTERS = 24  # of such a machine
-# One directory stands for the groups of all keys: as a file its `tasks` would show each the tasks of the others.
+# One directory stands for the groups of all keys:
+# as a file its `tasks` would show each the tasks of the others.
 HELPER = """\
 mount --bind /dev/null "$1/tasks"
 while read -r group; do mkdir "$group" && mount --rbind "$1" "$group" && echo mounted; done
@@ -40,7 +42,10 @@ STOPPED = (STATES / "crio-1.36.3-runc-1.1.5-poststop.json").read_text(encoding="
 
 
 def created(container: str, pid: int, key: str) -> str:
-    """The state that CRI-O and runc give at createRuntime. The container's init is moved to a cgroup of its pod."""
+    """The state that CRI-O and runc give at createRuntime.
+
+    The container's init is moved to a cgroup of its pod.
+    """
     place_in_pod(pid, key, container)
     return json.dumps({**_state(CREATED, container, key), "pid": pid})
 
@@ -88,23 +93,34 @@ class MeasuredNode:
         return _container(next(self._numbers))
 
     def hook(self, start: Sequence[str] = (), program: Path | None = None) -> Hook:
-        """The shipped file on this node with its default options; `start` comes before it on the command line."""
+        """The shipped file on this node with its default options;
+        `start` comes before it on the command line.
+        """
         return Hook(self.root, self.run_dir, python=start, options=(), program=program)
 
     def populate(self, pid: int, groups: int = 1) -> None:
         """Make so many groups that stay, with their records.
 
-        The first is a hook's work, for the container `pid`. The others are copies of what that left.
+        The first is a hook's work, for the container `pid`.
+        The others are copies of what that left.
         """
         key, container = self.new_key(), self.new_container()
         outcome = self.hook()(created(container, pid, key).encode())
         if self.members([key]) != {container}:
-            raise CannotMeasure(f"the hook does not work: {outcome.stderr.strip() or self.hook().failures()}")
-        files = [path for path in self.run_dir.glob("*/*") if path.is_file() and path.stem in (key, container)]
+            raise CannotMeasure(
+                f"the hook does not work: {outcome.stderr.strip() or self.hook().failures()}"
+            )
+        files = [
+            path
+            for path in self.run_dir.glob("*/*")
+            if path.is_file() and path.stem in (key, container)
+        ]
         for number in itertools.islice(self._numbers, groups - 1):
             names = {key: uid_of(number), container: _container(number)}
             for path in files:
-                path.with_name(_renamed(path.name, names)).write_text(_renamed(path.read_text(), names))
+                path.with_name(_renamed(path.name, names)).write_text(
+                    _renamed(path.read_text(), names)
+                )
             fill_group(self._group(names[key]))
 
     def members(self, keys: Iterable[str]) -> set[str]:
@@ -124,9 +140,22 @@ class PlainNode(MeasuredNode):
         groups = directory / "resctrl" / "mon_groups"
         groups.mkdir(parents=True)
         fill_group(directory / "full")
-        command = ["unshare", "--mount", "--propagation=private", "sh", "-c", HELPER, "sh", str(directory / "full")]
-        self._helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        super().__init__(Path(f"/proc/{self._helper.pid}/root{groups.parent}"), groups, directory / "run")
+        command = [
+            "unshare",
+            "--mount",
+            "--propagation=private",
+            "sh",
+            "-c",
+            HELPER,
+            "sh",
+            str(directory / "full"),
+        ]
+        self._helper = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        super().__init__(
+            Path(f"/proc/{self._helper.pid}/root{groups.parent}"), groups, directory / "run"
+        )
 
     def close(self) -> None:
         """End the helper, and with it its mounts."""
@@ -171,7 +200,10 @@ def plain_node(groups: int = 1) -> Iterator[PlainNode]:
 @contextmanager
 def model_node(machine: Knobs = MACHINE) -> Iterator[MeasuredNode]:
     """A node on the model of resctrl, with one group."""
-    with tempfile.TemporaryDirectory(dir=TMPFS) as name, mounted(Path(name), **vars(machine)) as resctrl:
+    with (
+        tempfile.TemporaryDirectory(dir=TMPFS) as name,
+        mounted(Path(name), **vars(machine)) as resctrl,
+    ):
         node = MeasuredNode(resctrl.root, resctrl.root / "mon_groups", Path(name) / "run")
         with task() as init:
             node.populate(init.pid)

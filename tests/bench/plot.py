@@ -48,9 +48,14 @@ class Plot(NamedTuple):
 PLOTS = {
     "accuracy.svg": Plot(
         title="Who charges a container from its first instruction",
-        about="Share of a container's CPU time that its group is charged: by this hook, and by daemons that poll.",
+        about=(
+            "Share of a container's CPU time that its group is charged: by this hook, and by "
+            "daemons that poll."
+        ),
         table="share of the CPU time",
-        rows={f"{name}, runc": name for name in ("busy loop", "forking shell", "16 threads", "daemon")},
+        rows={
+            f"{name}, runc": name for name in ("busy loop", "forking shell", "16 threads", "daemon")
+        },
         columns={
             "this hook": "this hook",
             "poller, every 1 s": "poller, every 1 s",
@@ -63,7 +68,10 @@ PLOTS = {
     ),
     "cost.svg": Plot(
         title="What a hook costs beside Python's own start and exit",
-        about="Wall time of the ELF file and of the .pyz, divided by the time that Python takes to start and exit.",
+        about=(
+            "Wall time of the ELF file and of the .pyz, divided by the time that Python takes to "
+            "start and exit."
+        ),
         table="hook / exit floor",
         rows={
             "createRuntime, first of a key: wall time": "first container",
@@ -87,14 +95,21 @@ def draw(plot: Plot, figures: Figures) -> str:
     y = TOP + GAP // 2
     for row, label in plot.rows.items():
         middle = y + len(plot.columns) * BAR / 2 + 4
-        parts.append(f'<text x="{LEFT - 10}" y="{middle:g}" text-anchor="end">{escape(label)}</text>')
+        parts.append(
+            f'<text x="{LEFT - 10}" y="{middle:g}" text-anchor="end">{escape(label)}</text>'
+        )
         for index, column in enumerate(plot.columns):
             parts += _draw_bar(plot, figures[plot.table, row, column], index, y)
             y += BAR
         y += GAP
     size = f'width="{WIDTH}" height="{bottom + 50}" viewBox="0 0 {WIDTH} {bottom + 50}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">'
-    about = f'<title id="title">{escape(plot.title)}</title>\n<desc id="desc">{escape(plot.about)}</desc>'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">'
+    )
+    about = (
+        f'<title id="title">{escape(plot.title)}</title>\n<desc '
+        f'id="desc">{escape(plot.about)}</desc>'
+    )
     card = f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{bottom + 49}" rx="6"/>'
     return "\n".join([head, about, f"<style>{STYLE}</style>", card, *parts, "</svg>\n"])
 
@@ -116,7 +131,9 @@ def _draw_legend(plot: Plot) -> Iterator[str]:
 def _draw_axis(plot: Plot, bottom: int) -> Iterator[str]:
     yield f'<line class="line" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>'
     for tick in plot.ticks:
-        yield f'<text x="{_place(plot, tick)}" y="{bottom + 18}" text-anchor="middle">{tick:g}</text>'
+        yield (
+            f'<text x="{_place(plot, tick)}" y="{bottom + 18}" text-anchor="middle">{tick:g}</text>'
+        )
     middle = (LEFT + WIDTH - RIGHT) // 2
     yield f'<text x="{middle}" y="{bottom + 38}" text-anchor="middle">{escape(plot.axis)}</text>'
     mark = _place(plot, plot.mark)
@@ -125,9 +142,14 @@ def _draw_axis(plot: Plot, bottom: int) -> Iterator[str]:
 
 def _draw_bar(plot: Plot, numbers: Numbers, index: int, y: int) -> Iterator[str]:
     value, low, high = (_place(plot, number) for number in numbers)
-    yield f'<rect class="s{index}" x="{LEFT}" y="{y + 1}" width="{float(value) - LEFT:.1f}" height="{BAR - 2}"/>'
+    yield (
+        f'<rect class="s{index}" x="{LEFT}" y="{y + 1}" width="{float(value) - LEFT:.1f}" '
+        f'height="{BAR - 2}"/>'
+    )
     if low != high:
-        yield f'<line class="range" x1="{low}" x2="{high}" y1="{y + BAR // 2}" y2="{y + BAR // 2}"/>'
+        yield (
+            f'<line class="range" x1="{low}" x2="{high}" y1="{y + BAR // 2}" y2="{y + BAR // 2}"/>'
+        )
     text = plot.value.format(numbers[0])
     yield f'<text class="value" x="{float(high) + 5:.1f}" y="{y + BAR - 3}">{text}</text>'
 
@@ -135,7 +157,9 @@ def _draw_bar(plot: Plot, numbers: Numbers, index: int, y: int) -> Iterator[str]
 def draw_all() -> dict[str, str]:
     """Return the text of each plot, by the name of its file."""
     saved = json.loads(FIGURES.read_bytes())
-    figures: Figures = {(table, row, column): tuple(numbers) for table, row, column, *numbers in saved}
+    figures: Figures = {
+        (table, row, column): tuple(numbers) for table, row, column, *numbers in saved
+    }
     return {name: draw(plot, figures) for name, plot in PLOTS.items()}
 
 

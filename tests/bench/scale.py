@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reconcile costs on a big node, what one scrape of its metrics costs, and what a long history costs.
+"""What reconcile costs on a big node, what one scrape of its metrics costs,
+and what a long history costs.
 
-    python3 build.py bench scale [--only TABLE...] [--members N] [--processes N] [--rounds N] [--keys N] [--lines N]
+    python3 build.py bench scale [--only TABLE...] [--members N] [--processes N] [--rounds N]
+    [--keys N] [--lines N]
 
-CPU seconds of the shipped file as a process, on the model of resctrl, whose own are in no figure. (!) marks a missed
-target; the targets are for the default sizes.
+CPU seconds of the shipped file as a process, on the model of resctrl, whose own are in no figure.
+(!) marks a missed target; the targets are for the default sizes.
 
 nothing to do   `reconcile` right after another one
-after a wipe    all groups were removed: reconcile makes each again, and moves the tasks in; all runs that this takes
-growth          the CPU time with all members, by that with a quarter of the members and of the processes
-scrape          one request to `metrics --listen`, on a node whose groups are plain directories, with 24 counters each
-history         `history` of a file of that many lines with 4 events each, and of five times as many; the CPU time by
-                that of Python's json.loads of these lines, one after the other
+after a wipe    all groups were removed: reconcile makes each again, and moves the tasks in; all
+                runs that this takes
+growth          the CPU time with all members, by that with a quarter of the members and of the
+                processes
+scrape          one request to `metrics --listen`, on a node whose groups are plain directories,
+                with 24 counters each
+history         `history` of a file of that many lines with 4 events each, and of five times as
+                many; the CPU time by that of Python's json.loads of these lines, one after the
+                other
 """
 
 from __future__ import annotations
@@ -53,10 +59,14 @@ HISTORY_EVENTS = ("core_energy", "activity", "mbm_total_bytes", "mbm_local_bytes
 HISTORIES = ("--by=day", "--by=name", "--limit=5", "--csv", "--json", "(a table)")
 SCRAPES = {
     "text": {},
-    "OpenMetrics, gzip, --created": {"Accept": "application/openmetrics-text", "Accept-Encoding": "gzip"},
+    "OpenMetrics, gzip, --created": {
+        "Accept": "application/openmetrics-text",
+        "Accept-Encoding": "gzip",
+    },
 }
 """What a client asks for."""
-LOOK_MS = 3_600_000  # nothing is forked here that matters, and the model looks again for a pid that it does not know
+# Nothing is forked here that matters, and the model looks again for a pid that it does not know.
+LOOK_MS = 3_600_000
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -73,15 +83,21 @@ class Sizes(NamedTuple):
 
 @dataclass
 class BusyNode:
-    """A node with many members and many more processes. Each member is a `sleep` in a pod of its own."""
+    """A node with many members and many more processes.
+
+    Each member is a `sleep` in a pod of its own.
+    """
 
     node: MeasuredNode
     launcher: Launcher
 
     def reconcile(self) -> tuple[Taken, int]:
-        """Run `reconcile` as its unit does; returns how many groups it made again. CannotMeasure if it did more.
+        """Run `reconcile` as its unit does; returns how many groups it made again.
 
-        On the model, whose calls take longer than the kernel's, its time may be over before it has made all.
+        CannotMeasure if it did more.
+
+        On the model, whose calls take longer than the kernel's,
+        its time may be over before it has made all.
         """
         command = ["nice", "-n", "5", *self.node.hook().command("reconcile"), "--json"]
         taken = self.launcher.run(Step("reconcile", "", command, alone=False, may_fail=True))
@@ -100,12 +116,16 @@ class BusyNode:
         return [taken for taken, _ in runs]
 
     def run_after_wipe(self) -> list[Taken]:
-        """Remove all groups, as `pqos -R` or a remount does, and make them again, in as many runs as that takes."""
+        """Remove all groups, as `pqos -R` or a remount does, and make them again,
+        in as many runs as that takes.
+        """
         groups = list(self.node.groups.iterdir())
         for path in groups:
             path.rmdir()
         runs: list[Taken] = []
-        while lost := [path for path in groups if not path.is_dir() or not path.joinpath("tasks").read_text()]:
+        while lost := [
+            path for path in groups if not path.is_dir() or not path.joinpath("tasks").read_text()
+        ]:
             taken, done = self.reconcile()
             if not done:
                 raise CannotMeasure(f"{len(lost)} of {len(groups)} members are not in their groups")
@@ -117,7 +137,8 @@ class BusyNode:
 def busy_node(members: int, processes: int) -> Iterator[BusyNode]:
     """A node with that many members among that many processes."""
     limit = members + 100
-    knobs = Knobs(rmids=limit, aet_rmids=limit, look_ms=LOOK_MS, decay_ms=0, perf=False)  # 10 counters a group
+    # 10 counters a group.
+    knobs = Knobs(rmids=limit, aet_rmids=limit, look_ms=LOOK_MS, decay_ms=0, perf=False)
     with ExitStack() as stack:
         node = stack.enter_context(model_node(knobs))
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="scale-"))
@@ -131,7 +152,9 @@ def busy_node(members: int, processes: int) -> Iterator[BusyNode]:
             pids.append(process.pid)
         for pid in pids[:members]:
             state = created(node.new_container(), pid, node.new_key())
-            launcher.run(Step("member", "createRuntime", node.hook().command("hook"), state, alone=False))
+            launcher.run(
+                Step("member", "createRuntime", node.hook().command("hook"), state, alone=False)
+            )
         busy = BusyNode(node, launcher)
         busy.reconcile()
         yield busy
@@ -156,7 +179,9 @@ def _measure_reconcile(sizes: Sizes) -> Iterator[Table]:
     figures, growth = [], []
     for row, taken in costs.items():
         figures.append(Figure(row, "CPU s", [each.cpu for each in taken], TARGETS[row]))
-        figures.append(Figure(row, "peak memory, MiB", [each.memory for each in taken], digits=0, beside=None))
+        figures.append(
+            Figure(row, "peak memory, MiB", [each.memory for each in taken], digits=0, beside=None)
+        )
     for row, taken in former.items():
         factor = median(each.cpu for each in costs[row]) / median(each.cpu for each in taken)
         growth.append(Figure(row, "growth", [factor], GROWTH_TARGET))
@@ -170,7 +195,9 @@ def _run_on(sizes: Sizes, divisor: int) -> dict[str, list[Taken]]:
 
 
 def _measure_scrapes(sizes: Sizes) -> Table:
-    """The CPU time of each scrape but the first, which begins without the samples of a former one."""
+    """The CPU time of each scrape but the first,
+    which begins without the samples of a former one.
+    """
     figures = []
     with plain_node(sizes.keys) as node:
         fill_group(node.groups.parent)
@@ -224,7 +251,9 @@ def _measure_history(sizes: Sizes) -> Iterator[Table]:
 
 
 def _write_history(file: Path, lines: int) -> None:
-    """Write lines as hooks write them: a line of a container of Podman's every two minutes or so."""
+    """Write lines as hooks write them: a line of a container of
+    Podman's every two minutes or so.
+    """
     chance, end = random.Random(1), 1.7e9
     with file.open("w", encoding="ascii") as stream:
         for number in range(lines):
@@ -242,14 +271,32 @@ def _write_history(file: Path, lines: int) -> None:
                 "key": container,
                 "namespace": None,
             }
-            job |= {"pod": None, "labels": {}, "containers": [{"id": container, "name": f"job-{number % 500}"}]}
-            job |= {"more_containers": 0, "begin": formats.format_utc(end - seconds), "end": formats.format_utc(end)}
-            job |= {"seconds": seconds, "runs": 1, "use": use, "unknown": [], "late_cpu_seconds": 0.012, "reason": None}
+            job |= {
+                "pod": None,
+                "labels": {},
+                "containers": [{"id": container, "name": f"job-{number % 500}"}],
+            }
+            job |= {
+                "more_containers": 0,
+                "begin": formats.format_utc(end - seconds),
+                "end": formats.format_utc(end),
+            }
+            job |= {
+                "seconds": seconds,
+                "runs": 1,
+                "use": use,
+                "unknown": [],
+                "late_cpu_seconds": 0.012,
+                "reason": None,
+            }
             stream.write(json.dumps(job) + "\n")
 
 
 def _read_cpu(pid: int) -> float:
-    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / _TICKS
+    return (
+        sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        / _TICKS
+    )
 
 
 if __name__ == "__main__":

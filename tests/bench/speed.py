@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much the hook costs: beside the least that Python costs, and on a busy node.
 
-    python3 build.py bench speed [--only TABLE...] [--python PATH...] [--rounds N] [--seed N] [--groups N...] ...
+    python3 build.py bench speed [--only TABLE...] [--python PATH...] [--rounds N] [--seed N]
+    [--groups N...] ...
 
-docs/performance.md says what the figures mean. A figure is the median of the rounds' ratios ± half of their
-interquartile range; what takes longer has fewer rounds. (!) marks a missed target. Hooks are the shipped file, started
-as the kernel starts it, with an empty environment, default options and a state of CRI-O's on a pipe.
+docs/performance.md says what the figures mean. A figure is the median of the rounds' ratios ± half
+of their interquartile range; what takes longer has fewer rounds. (!) marks a missed target. Hooks
+are the shipped file, started as the kernel starts it, with an empty environment, default options
+and a state of CRI-O's on a pipe.
 
-starts     createRuntime and poststop with 24 counters, snapshots and all: the ELF file, and the .pyz on each CPython
-           that the machine has
+starts     createRuntime and poststop with 24 counters, snapshots and all: the ELF file, and the
+           .pyz on each CPython that the machine has
 groups     the same on nodes with 1 to 5,000 groups
 crowd      200 hooks at once, each for a pod of its own, by as many exit floors at once
 """
@@ -47,7 +49,9 @@ Found = Mapping[tuple[str, str], Sequence[float]]
 
 
 class Form(NamedTuple):
-    """A form of the program: what is before the file on its command line, the file, and what its floor starts."""
+    """A form of the program: what is before the file on its command line, the file,
+    and what its floor starts.
+    """
 
     start: Sequence[str]
     program: Path
@@ -96,12 +100,20 @@ def measure(plan: SpeedPlan) -> Iterator[Table]:
 
 
 def find_forms(programs: Sequence[Path]) -> dict[str, Form]:
-    """Return the ELF file, beside the usual Python, and the .pyz on these interpreters (none: all that are found)."""
+    """Return the ELF file, beside the usual Python, and the .pyz on these interpreters (none:
+    all that are found).
+    """
     pythons = [interpreters.probe(path) for path in programs] if programs else interpreters.find()
     if None in pythons or not pythons:
         raise NotReady("--python: not a base installation of CPython")
-    starts = {".".join(map(str, one.minor)): interpreters.start_command(one.path) for one in pythons if one}
-    forms = {name: Form((*start, "-ISc", archive.BOOT), PYZ, start) for name, start in starts.items()}
+    starts = {
+        ".".join(map(str, one.minor)): interpreters.start_command(one.path)
+        for one in pythons
+        if one
+    }
+    forms = {
+        name: Form((*start, "-ISc", archive.BOOT), PYZ, start) for name, start in starts.items()
+    }
     usual = next(iter(starts.values())) if programs else [archive.PYTHON]
     return {ELF: Form((), NATIVE, usual), **forms} if NATIVE.exists() else forms
 
@@ -114,7 +126,9 @@ def life(node: MeasuredNode, subject: str, form: Form) -> Iterator[Step]:
         yield Step(subject, FIRST, command, created(one, first.pid, key))
         yield Step(subject, FURTHER, command, created(two, further.pid, key))
         if node.members([key]) != {one, two}:
-            raise CannotMeasure(f"{subject}: the hook did not do its work: {node.hook().failures()}")
+            raise CannotMeasure(
+                f"{subject}: the hook did not do its work: {node.hook().failures()}"
+            )
         end(further)
         yield Step(subject, NOT_LAST, command, stopped(two, key))
         end(first)
@@ -144,7 +158,9 @@ def starts(bench: Bench, forms: Mapping[str, Form]) -> Table:
     for name in forms:
         most = map(max, zip(*(memory[name, step] for step in TARGETS)))
         more = [value - least for value, least in zip(most, memory[name, FLOOR])]
-        figures.append(Figure("peak memory of any of them: MiB more", name, more, MEMORY_TARGET, digits=1))
+        figures.append(
+            Figure("peak memory of any of them: MiB more", name, more, MEMORY_TARGET, digits=1)
+        )
         floors = seconds[name, FLOOR]
         figures.append(Figure(f"{FLOOR}: ms", name, [1000 * value for value in floors], digits=1))
         for step in (FURTHER, NOT_LAST):
@@ -156,11 +172,18 @@ def starts(bench: Bench, forms: Mapping[str, Form]) -> Table:
 def _beside_floor(name: str, measured: Found, what: str) -> Iterator[Figure]:
     targets = {} if what == WALL else ELF_TARGETS if name == ELF else TARGETS
     for step in TARGETS if measured else ():
-        yield Figure(f"{step}: {what}", name, ratios(measured[name, step], measured[name, FLOOR]), targets.get(step))
+        yield Figure(
+            f"{step}: {what}",
+            name,
+            ratios(measured[name, step], measured[name, FLOOR]),
+            targets.get(step),
+        )
 
 
 def groups(bench: Bench, form: Form, sizes: Sequence[int]) -> Table:
-    """The same hooks on nodes with so many groups; the first number is what the others are compared with."""
+    """The same hooks on nodes with so many groups;
+    the first number is what the others are compared with.
+    """
     base, *others = map(str, sizes)
     with ExitStack() as stack:
         nodes = {str(size): stack.enter_context(plain_node(size)) for size in sizes}
@@ -168,11 +191,22 @@ def groups(bench: Bench, form: Form, sizes: Sequence[int]) -> Table:
         def sequences() -> Iterator[Iterator[Step]]:
             return (life(node, size, form) for size, node in nodes.items())
 
-        times = bench.measure(bench.fewer(2), sequences, lambda step: bench.launcher.run(step).seconds)
+        times = bench.measure(
+            bench.fewer(2), sequences, lambda step: bench.launcher.run(step).seconds
+        )
         counts = bench.instructions(sequences)
     figures = [
-        Figure(f"{size} groups: {what}", step, ratios(measured[size, step], measured[base, step]), target, digits=3)
-        for measured, what, target in ((times, "wall time", None), (counts, "instructions", GROUPS_TARGET))
+        Figure(
+            f"{size} groups: {what}",
+            step,
+            ratios(measured[size, step], measured[base, step]),
+            target,
+            digits=3,
+        )
+        for measured, what, target in (
+            (times, "wall time", None),
+            (counts, "instructions", GROUPS_TARGET),
+        )
         if measured
         for size in others
         for step in TARGETS
@@ -190,12 +224,21 @@ def crowd(bench: Bench, forms: Mapping[str, Form], size: int) -> Table:
                 containers = {node.new_container(): node.new_key() for _ in range(size)}
                 with ExitStack() as stack:
                     pids = [stack.enter_context(task()).pid for _ in containers]
-                    states = [created(name, pid, key) for pid, (name, key) in zip(pids, containers.items())]
+                    states = [
+                        created(name, pid, key)
+                        for pid, (name, key) in zip(pids, containers.items())
+                    ]
                     hooks.append(bench.launcher.time_at_once(form.command(node), states))
                 if node.members(containers.values()) != containers.keys():
-                    raise CannotMeasure(f"not all of {size} hooks did their work: {node.hook().failures()}")
+                    raise CannotMeasure(
+                        f"not all of {size} hooks did their work: {node.hook().failures()}"
+                    )
                 floors.append(bench.launcher.time_at_once(form.floor, [""] * size))
-        figures.append(Figure(f"{size} at once: wall time", name, ratios(hooks, floors), CROWD_TARGETS.get(name)))
+        figures.append(
+            Figure(
+                f"{size} at once: wall time", name, ratios(hooks, floors), CROWD_TARGETS.get(name)
+            )
+        )
     return Table("hooks / exit floors", figures)
 
 

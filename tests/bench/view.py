@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `view` itself uses on a node with many keys: CPU time, memory, and room in the run directory.
+"""What `view` itself uses on a node with many keys: CPU time, memory,
+and room in the run directory.
 
     python3 build.py bench view [--keys N] [--seconds N]
 
-The node's groups are plain directories, with 24 counters each. CPU time is what the scheduler counts for view
-(/proc/PID/schedstat).
+The node's groups are plain directories, with 24 counters each.
+CPU time is what the scheduler counts for view (/proc/PID/schedstat).
 
 start           it makes the files of all keys
 at rest         no key changes; once a minute it looks at each record in any case
@@ -42,7 +43,10 @@ def measure(plan: ViewPlan) -> Iterator[Table]:
     if os.geteuid() != 0:
         raise NotReady("not root")
     try:
-        with plain_node(plan.keys) as node, watching.serving(node.hook(), "view", "keeping") as process:
+        with (
+            plain_node(plan.keys) as node,
+            watching.serving(node.hook(), "view", "keeping") as process,
+        ):
             wait((node.run_dir / "view.json").exists)
             figures = [Figure("start", "CPU s", [read_cpu(process)], beside=None)]
             states: dict[str, Callable[[float], object]] = {
@@ -54,7 +58,9 @@ def measure(plan: ViewPlan) -> Iterator[Table]:
                 pass_time(plan.seconds)
                 share = (read_cpu(process) - before) / plan.seconds
                 most = MOST_AT_REST if row == "at rest" else None
-                figures.append(Figure(row, "CPU s an hour", [HOUR * share], most, digits=1, beside=None))
+                figures.append(
+                    Figure(row, "CPU s an hour", [HOUR * share], most, digits=1, beside=None)
+                )
             figures.append(Figure("memory", "MiB", [read_peak(process)], digits=0, beside=None))
             files = [path.lstat() for path in (node.run_dir / "mon_groups").rglob("*")]
             room = sum(status.st_blocks * 512 for status in files) / 2**20

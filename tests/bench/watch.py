@@ -3,9 +3,9 @@
 
     python3 build.py bench watch [--seconds N]
 
-It needs a kernel with the process connector, and runs on the model of resctrl. One exec in twenty is into a container,
-outside of its group. CPU time is what the scheduler counts for watch (/proc/PID/schedstat), execs are those of the
-whole machine, and a share is that of one core.
+It needs a kernel with the process connector, and runs on the model of resctrl. One exec in twenty
+is into a container, outside of its group. CPU time is what the scheduler counts for watch
+(/proc/PID/schedstat), execs are those of the whole machine, and a share is that of one core.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def load(rate: int, seconds: float, tasks: Path) -> float:
 
 
 def measure(plan: WatchPlan) -> Iterator[Table]:
-    """Yield the table: a row for each rate, whose share is at the rate that was wanted, and the memory of watch."""
+    """Yield the table: a row for each rate, whose share is at the rate that was wanted,
+    and the memory of watch.
+    """
     if reason := watching.missing() or ("" if os.geteuid() == 0 else "not root"):
         raise NotReady(reason)
     figures = []
@@ -77,14 +79,17 @@ def measure(plan: WatchPlan) -> Iterator[Table]:
                     Figure(row, "CPU time for each, us", [1e6 * each], digits=0, beside=None),
                     Figure(row, "share of a core, %", [100 * rate * each], MOST[rate], beside=None),
                 ]
-            figures.append(Figure("memory", "MiB", [read_peak(process)], MOST_MEMORY, digits=0, beside=None))
+            figures.append(
+                Figure("memory", "MiB", [read_peak(process)], MOST_MEMORY, digits=0, beside=None)
+            )
     except OSError as error:
         raise CannotMeasure(str(error)) from error
     yield Table("watch", figures)
 
 
 def _count_forks() -> int:
-    """Count those of the machine since its boot: other programs do execs as well, and before each is a fork.
+    """Count those of the machine since its boot: other programs do execs as well,
+    and before each is a fork.
 
     Of the two execs into a container one is without a fork.
     """

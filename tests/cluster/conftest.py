@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster of the current kubeconfig, with the chart on it. README.md says how to run these tests."""
+"""The cluster of the current kubeconfig, with the chart on it.
+
+README.md says how to run these tests.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ def _cluster() -> Iterator[Release]:
     if others:
         pytest.skip(f"the cluster has the chart already: {', '.join(list_names(others))}")
     helm("uninstall", NAME, "--no-hooks", check=False)  # of a run that was killed
-    kubectl("delete", "namespace", "--ignore-not-found", NAMESPACE, TENANTS)  # which waits for their ends
+    # Which waits for their ends.
+    kubectl("delete", "namespace", "--ignore-not-found", NAMESPACE, TENANTS)
     apply(namespace(NAMESPACE, "privileged"), namespace(TENANTS, "restricted"))
     release = Release()
     yield release
@@ -42,9 +46,14 @@ def chart(_cluster: Release) -> Release:
     for node in _cluster.daemons():
         answer = _cluster.look(node)
         if answer["pid_namespace"] != FIRST_PID_NAMESPACE:
-            pytest.skip(f"{node} is a container: reconcile refuses to work outside the host's pid namespace")
+            pytest.skip(
+                f"{node} is a container: reconcile refuses to work outside the host's pid namespace"
+            )
         if not answer["list"]["mounted"]:
-            pytest.skip(f"{node} has no resctrl at {RESCTRL}: tests/cluster/README.md says how to use the model of it")
+            pytest.skip(
+                f"{node} has no resctrl at {RESCTRL}: tests/cluster/README.md says how to use the "
+                "model of it"
+            )
     return _cluster
 
 

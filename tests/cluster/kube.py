@@ -17,15 +17,19 @@ Object = dict[str, Any]
 Found = TypeVar("Found")
 
 IMAGE = "RESCTRL_MON_TEST_IMAGE"
-"""The chart's image, which every node can pull or has: REPOSITORY:TAG. The tests change a cluster, so they run on none
-without this."""
+"""The chart's image, which every node can pull or has: REPOSITORY:TAG. The tests change a cluster,
+so they run on none without this.
+"""
 IMAGE_BEFORE = "RESCTRL_MON_TEST_IMAGE_BEFORE"
 """The image of the chart before its last change in git, to upgrade from."""
 VALUES = "RESCTRL_MON_TEST_VALUES"
 """Values of the chart that the cluster needs, as for helm's --set: prefix=/usr/local,watch=true."""
 RESCTRL_ROOT = "RESCTRL_MON_TEST_RESCTRL_ROOT"
 """Where the nodes have the model of resctrl; unset: they have resctrl."""
-RESTARTS = {"kubelet": "RESCTRL_MON_TEST_RESTART_KUBELET", "runtime": "RESCTRL_MON_TEST_RESTART_RUNTIME"}
+RESTARTS = {
+    "kubelet": "RESCTRL_MON_TEST_RESTART_KUBELET",
+    "runtime": "RESCTRL_MON_TEST_RESTART_RUNTIME",
+}
 """Shell commands that restart it on every node."""
 
 OLDEST_HELM = (3, 14)  # --reset-then-reuse-values, by which docs/kubernetes.md upgrades
@@ -51,15 +55,25 @@ def why_not() -> str | None:
     except subprocess.SubprocessError as error:
         return f"the cluster does not answer: {getattr(error, 'stderr', None) or error}".strip()
     if any(node["spec"].get("providerID", "").startswith("kind:") for node in every):
-        return "the nodes are containers (kind): reconcile refuses to work outside the host's pid namespace"
+        return (
+            "the nodes are containers (kind): reconcile refuses to work outside the host's pid "
+            "namespace"
+        )
     return None
 
 
 def run(*command: str, text: str | None = None, check: bool = True) -> str:
-    """What a command prints. `text`: its stdin. RuntimeError with all of it if it fails and `check` is set."""
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    """What a command prints.
+
+    `text`: its stdin. RuntimeError with all of it if it fails and `check` is set.
+    """
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
     if check and done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)[:500]}: {done.returncode}\n{done.stdout}{done.stderr}")
+        raise RuntimeError(
+            f"{' '.join(command)[:500]}: {done.returncode}\n{done.stdout}{done.stderr}"
+        )
     return done.stdout
 
 
@@ -77,7 +91,11 @@ def items(*words: str) -> list[Object]:
 
 
 def apply(*objects: Object) -> None:
-    kubectl("apply", "--filename=-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    kubectl(
+        "apply",
+        "--filename=-",
+        text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
+    )
 
 
 def nodes() -> list[Object]:
@@ -88,7 +106,10 @@ def nodes() -> list[Object]:
 
 
 def wait(what: str, look: Callable[[], Found | None]) -> Found:
-    """Look until there is something, and return it. A look that fails, as beside a restart, has found nothing yet."""
+    """Look until there is something, and return it.
+
+    A look that fails, as beside a restart, has found nothing yet.
+    """
     until = time.monotonic() + DEADLINE
     while True:
         problem: object = None
@@ -108,7 +129,9 @@ def namespace(name: str, level: str) -> Object:
 
 
 def settings(image: str) -> list[str]:
-    """The words by which helm gives the chart the image, and what the environment says of the cluster."""
+    """The words by which helm gives the chart the image,
+    and what the environment says of the cluster.
+    """
     repository, _, tag = os.environ[image].rpartition(":")
     given = [f"image.repository={repository}", f"image.tag={tag}", os.environ.get(VALUES, "")]
     root = os.environ.get(RESCTRL_ROOT)

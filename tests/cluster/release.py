@@ -32,16 +32,26 @@ IN_POD = Path(__file__).with_name("in_pod.py").read_text(encoding="utf-8")
 RESCTRL = os.environ.get(RESCTRL_ROOT, "/sys/fs/resctrl")
 FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO in linux/proc_ns.h
 OURS = "app.kubernetes.io/name=resctrl-mon-hook"
-KINDS = "daemonsets,deployments,jobs,pods,configmaps,serviceaccounts,roles,rolebindings,networkpolicies"
+KINDS = (
+    "daemonsets,deployments,jobs,pods,configmaps,serviceaccounts,roles,rolebindings,networkpolicies"
+)
 
 
 class Release:
     """The chart's release of the tests."""
 
     def install(self, *words: str, chart: Path = CHART, image: str = IMAGE) -> None:
-        """Install it, or upgrade it to this chart and these values, and wait until it is on every node."""
+        """Install it, or upgrade it to this chart and these values,
+        and wait until it is on every node.
+        """
         helm("upgrade", "--install", NAME, str(chart), *settings(image), *words)
-        kubectl("rollout", "status", f"daemonset/{NAME}", f"--namespace={NAMESPACE}", f"--timeout={DEADLINE:.0f}s")
+        kubectl(
+            "rollout",
+            "status",
+            f"daemonset/{NAME}",
+            f"--namespace={NAMESPACE}",
+            f"--timeout={DEADLINE:.0f}s",
+        )
 
     def is_installed(self) -> bool:
         return NAME in list_names(items("daemonsets", f"--namespace={NAMESPACE}"))
@@ -58,9 +68,15 @@ class Release:
 
     def daemons(self) -> dict[str, Object]:
         """The DaemonSet's pod of each node, ready or not, all of whose containers run."""
-        pods = items("pods", f"--namespace={NAMESPACE}", f"--selector={OURS},app.kubernetes.io/component=node")
+        pods = items(
+            "pods",
+            f"--namespace={NAMESPACE}",
+            f"--selector={OURS},app.kubernetes.io/component=node",
+        )
         staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        running = [pod for pod in staying if len(live_containers(pod)) >= len(pod["spec"]["containers"])]
+        running = [
+            pod for pod in staying if len(live_containers(pod)) >= len(pod["spec"]["containers"])
+        ]
         return {pod["spec"]["nodeName"]: pod for pod in running}
 
     def daemon(self, node: str) -> Object:
@@ -69,13 +85,16 @@ class Release:
 
     def places(self) -> list[str]:
         """The directories on the nodes of the program, of the JSON and of the groups."""
-        containers = get("daemonset", NAME, f"--namespace={NAMESPACE}")["spec"]["template"]["spec"]["containers"]
+        containers = get("daemonset", NAME, f"--namespace={NAMESPACE}")["spec"]["template"]["spec"][
+            "containers"
+        ]
         given = dict(word.split("=", 1) for word in containers[0]["args"] if "=" in word)
         return [f"{given['--prefix']}/libexec/oci/hooks.d", given["--hooks-dir"], RESCTRL]
 
     def look(self, node: str, *keys: str) -> Object:
         """What a node has, by `list` and `show`, and the tasks of these keys: see in_pod."""
-        options = [f"--resctrl-root={RESCTRL}"] if RESCTRL_ROOT in os.environ else []  # named, it has to exist
+        # Named, it has to exist.
+        options = [f"--resctrl-root={RESCTRL}"] if RESCTRL_ROOT in os.environ else []
         wanted = {"options": options, "keys": keys}
         name = self.daemon(node)["metadata"]["name"]
         words = ("exec", f"--namespace={NAMESPACE}", name, "--container=reconcile", "--")
@@ -86,17 +105,25 @@ class Release:
         """What `show` says of a pod, and its `tasks`; `state` None: nothing."""
         uid = pod["metadata"]["uid"]
         answer = self.look(pod["spec"]["nodeName"], uid)
-        return {"state": None, **answer["shown"].get(uid, {}), "tasks": answer["tasks"].get(uid, [])}
+        return {
+            "state": None,
+            **answer["shown"].get(uid, {}),
+            "tasks": answer["tasks"].get(uid, []),
+        }
 
     def assert_monitored(self, pods: Iterable[Object]) -> None:
-        """Each container that runs is a member of its pod's key, and its first process in the group."""
+        """Each container that runs is a member of its pod's key,
+        and its first process in the group.
+        """
         by_node: dict[str, dict[str, Object]] = defaultdict(dict)
         for pod in pods:
             by_node[pod["spec"]["nodeName"]][pod["metadata"]["uid"]] = pod
         for node, wanted in by_node.items():
             answer = self.look(node, *wanted)
             problems = {
-                problem["container"]: problem for problem in answer["list"]["unmonitored"] if not problem["monitored"]
+                problem["container"]: problem
+                for problem in answer["list"]["unmonitored"]
+                if not problem["monitored"]
             }
             for uid, pod in wanted.items():
                 members = answer["shown"].get(uid, {}).get("members", {})
@@ -104,7 +131,9 @@ class Release:
                     what = f"{pod['metadata']['name']} {name} ({container[:12]}) on {node}"
                     assert container not in problems, f"{what}: {problems[container]}"
                     assert container in members, f"{what} is no member: {members or 'no such key'}"
-                    assert members[container]["pid"] in answer["tasks"][uid], f"{what} is not in the group: {members}"
+                    assert members[container]["pid"] in answer["tasks"][uid], (
+                        f"{what} is not in the group: {members}"
+                    )
 
     def on_node(self, node: str, program: str, *arguments: str) -> str:
         """What a Python program prints that sees a node's root directory as /host, as root."""
@@ -114,7 +143,9 @@ class Release:
             "image": os.environ[IMAGE],
             "command": ["python3", "-c", program, *arguments],
             "securityContext": {"runAsUser": 0, "seLinuxOptions": {"type": "spc_t"}},
-            "volumeMounts": [{"name": "root", "mountPath": "/host", "mountPropagation": "HostToContainer"}],
+            "volumeMounts": [
+                {"name": "root", "mountPath": "/host", "mountPropagation": "HostToContainer"}
+            ],
         }
         spec: dict[str, Any] = {
             "nodeName": node,

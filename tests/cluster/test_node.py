@@ -14,14 +14,18 @@ from tests.cluster.pods import Pods, pod
 from tests.cluster.release import Release
 
 MOST = 20
-"""Pods that come during an upgrade: one after the other, so that there are some at each of its moments."""
+"""Pods that come during an upgrade: one after the other,
+so that there are some at each of its moments.
+"""
 REMOVE_RUN_DIRECTORY = """
 import shutil
 shutil.rmtree("/host/run/resctrl-mon-hook")
 """
 
 
-def test_no_pod_is_unmonitored_while_the_daemonset_is_replaced(release: Release, pods: Pods) -> None:
+def test_no_pod_is_unmonitored_while_the_daemonset_is_replaced(
+    release: Release, pods: Pods
+) -> None:
     made = pods.start(pod())
     before = {daemon["metadata"]["uid"] for daemon in release.daemons().values()}
     with ThreadPoolExecutor(1) as beside:
@@ -34,7 +38,9 @@ def test_no_pod_is_unmonitored_while_the_daemonset_is_replaced(release: Release,
     assert {release.show(made_pod)["late_cpu_seconds"] for made_pod in made} == {0}
 
 
-def test_pods_are_monitored_again_after_the_run_directory_was_deleted(release: Release, pods: Pods) -> None:
+def test_pods_are_monitored_again_after_the_run_directory_was_deleted(
+    release: Release, pods: Pods
+) -> None:
     (old,) = pods.start(pod())
     release.on_node(old["spec"]["nodeName"], REMOVE_RUN_DIRECTORY)
     (new,) = pods.start(pod(nodeName=old["spec"]["nodeName"]))
@@ -47,7 +53,9 @@ def test_pods_are_monitored_again_after_the_run_directory_was_deleted(release: R
 
 
 @pytest.mark.parametrize("what", RESTARTS)
-def test_pods_that_start_beside_a_restart_are_monitored(release: Release, pods: Pods, what: str) -> None:
+def test_pods_that_start_beside_a_restart_are_monitored(
+    release: Release, pods: Pods, what: str
+) -> None:
     if not (command := os.environ.get(RESTARTS[what])):
         pytest.skip(f"no {RESTARTS[what]}, a command that restarts the {what}")
     made = [pod() for _ in range(10)]

@@ -26,7 +26,9 @@ def test_helm_test_succeeds(release: Release) -> None:
     helm("test", NAME, "--logs", "--timeout=15m")
 
 
-def test_adopt_brings_in_the_pods_that_were_there_before_the_chart(release: Release, pods: Pods) -> None:
+def test_adopt_brings_in_the_pods_that_were_there_before_the_chart(
+    release: Release, pods: Pods
+) -> None:
     release.remove()
     (old,) = pods.start(pod())
     release.install("--set=adopt=true")
@@ -35,12 +37,17 @@ def test_adopt_brings_in_the_pods_that_were_there_before_the_chart(release: Rele
     release.install()
 
 
-def test_a_node_whose_runtime_does_not_read_hooks_dir_gets_unready(release: Release, pods: Pods) -> None:
+def test_a_node_whose_runtime_does_not_read_hooks_dir_gets_unready(
+    release: Release, pods: Pods
+) -> None:
     release.remove()
     release.install("--set=hooksDir=/var/lib/resctrl-mon-hook-unread")
     daemons = release.daemons()
     installed = time.monotonic()  # at the latest
-    wait("the time in which a container may be of before", lambda: time.monotonic() > installed + SETTLED)
+    wait(
+        "the time in which a container may be of before",
+        lambda: time.monotonic() > installed + SETTLED,
+    )
     (started,) = pods.start(pod())
     node = started["spec"]["nodeName"]
     wait(f"the end of readiness on {node}", lambda: not is_ready(release.daemon(node)))
@@ -51,11 +58,18 @@ def test_a_node_whose_runtime_does_not_read_hooks_dir_gets_unready(release: Rele
 def test_pods_stay_monitored_over_an_upgrade_from_the_chart_before(
     release: Release, pods: Pods, tmp_path: Path
 ) -> None:
-    """The one before its last change in git, with its image of then. First there is a way back to it."""
+    """The one before its last change in git, with its image of then.
+
+    First there is a way back to it.
+    """
     commit = run(*GIT, "log", "-2", "--format=%H", "--", PACKED, check=False).split()[-1:]
     if not commit or not os.environ.get(IMAGE_BEFORE):
-        pytest.skip(f"no {IMAGE_BEFORE}, the image of the chart at commit {' '.join(commit) or 'unknown'}")
-    archive = subprocess.run([*GIT, "archive", *commit, "packaging"], capture_output=True, check=True)
+        pytest.skip(
+            f"no {IMAGE_BEFORE}, the image of the chart at commit {' '.join(commit) or 'unknown'}"
+        )
+    archive = subprocess.run(
+        [*GIT, "archive", *commit, "packaging"], capture_output=True, check=True
+    )
     subprocess.run(["tar", "-x", f"--directory={tmp_path}"], input=archive.stdout, check=True)
     release.install(chart=tmp_path / PACKED, image=IMAGE_BEFORE)
     old = pods.start(pod())

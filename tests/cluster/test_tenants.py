@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a restricted pod's author writes, the pod is monitored, and as its own: docs/security.md."""
+"""Whatever a restricted pod's author writes, the pod is monitored,
+and as its own: docs/security.md.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ TRICKS: dict[str, Callable[[str], Object]] = {
         annotations={"io.container.manager": "libpod", "io.kubernetes.cri-o.SandboxID": victim}
     ),
     "claims to be another pod of containerd": lambda victim: pod(
-        annotations={f"io.kubernetes.cri.{key}": victim for key in ("sandbox-uid", "sandbox-id", "sandbox-name")}
+        annotations={
+            f"io.kubernetes.cri.{key}": victim
+            for key in ("sandbox-uid", "sandbox-id", "sandbox-name")
+        }
     ),
     "claims to be a sandbox": lambda _: claim("io.kubernetes.cri.container-type", "sandbox"),
     "opts out": lambda _: claim("monitor.resctrl-mon.io", "false"),
@@ -36,13 +41,16 @@ def claim(key: str, value: str) -> Object:
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_restricted_pod_is_monitored_as_its_own_though_it(release: Release, pods: Pods, trick: str) -> None:
+def test_restricted_pod_is_monitored_as_its_own_though_it(
+    release: Release, pods: Pods, trick: str
+) -> None:
     (victim,) = pods.start(pod())
     try:
         tricksters = pods.start(TRICKS[trick](victim["metadata"]["uid"]))
     except RefusedByNri as error:
         if not any(
-            node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://") for node in nodes()
+            node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://")
+            for node in nodes()
         ):
             raise
         pytest.skip(f"NRI refuses the pod, which does not start: {error}")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uninstalling takes all of the chart off the nodes. By its name this comes last: then nothing is left to remove."""
+"""Uninstalling takes all of the chart off the nodes.
+
+By its name this comes last: then nothing is left to remove.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ print(json.dumps([path for pattern in ours + groups for path in glob.glob(patter
 """
 
 
-def test_uninstall_leaves_a_stub_by_which_the_containers_end_that_run(release: Release, pods: Pods) -> None:
+def test_uninstall_leaves_a_stub_by_which_the_containers_end_that_run(
+    release: Release, pods: Pods
+) -> None:
     pods.start(pod())
     places, names = release.places(), release.daemons()
     helm("uninstall", NAME)

@@ -29,7 +29,9 @@ CONTAINERDS = {
 
 @pytest.fixture
 def start_node(tmp_path: Path) -> Iterator[StartNode]:
-    """Makes a node: how its containerd gives containers the hook, and by which runtime it runs them."""
+    """Makes a node: how its containerd gives containers the hook,
+    and by which runtime it runs them.
+    """
     if absent := provision.missing(provision.TEST):
         pytest.skip("; ".join(absent))
     with ExitStack() as stack:

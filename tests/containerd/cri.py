@@ -4,8 +4,8 @@
     with closing(Cri("unix:///run/containerd.sock", Path("/usr/bin/containerd"))) as cri:
         cri.runtime.RunPodSandbox(config={"metadata": {...}})
 
-The protocol's definition is that of the containerd that is spoken to: its program holds the descriptor of each protocol
-that it speaks, compressed, as all programs made with Go's protobuf do.
+The protocol's definition is that of the containerd that is spoken to: its program holds the
+descriptor of each protocol that it speaks, compressed, as all programs made with Go's protobuf do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _GZIP = re.compile(re.escape(b"\x1f\x8b\x08\x00\x00\x00\x00\x00"))
 
 
 class Cri:
-    """A connection to the containerd behind an address, which runs that program. Calls raise grpc.RpcError."""
+    """A connection to the containerd behind an address, which runs that program.
+
+    Calls raise grpc.RpcError.
+    """
 
     def __init__(self, address: str, program: Path) -> None:
         self._channel = grpc.insecure_channel(address)
@@ -41,15 +44,20 @@ class Cri:
 
 
 class Service:
-    """A service's calls, by their names: each takes the fields of its request, and returns its response.
+    """A service's calls, by their names: each takes the fields of its request,
+    and returns its response.
 
     With `wait_for_ready=True` it waits for a server that does not listen yet, too.
     """
 
-    def __init__(self, channel: grpc.Channel, pool: descriptor_pool.DescriptorPool, name: str) -> None:
+    def __init__(
+        self, channel: grpc.Channel, pool: descriptor_pool.DescriptorPool, name: str
+    ) -> None:
         service = pool.FindServiceByName(f"{PACKAGE}.{name}")
         for method in service.methods:
-            setattr(self, method.name, _call(channel, f"/{service.full_name}/{method.name}", method))
+            setattr(
+                self, method.name, _call(channel, f"/{service.full_name}/{method.name}", method)
+            )
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  as the definition has it
         raise AttributeError(f"this containerd's CRI has no {name}")
@@ -76,7 +84,9 @@ def _pool(program: Path) -> descriptor_pool.DescriptorPool:
 def _definition(program: bytes) -> descriptor_pb2.FileDescriptorProto:
     for place in _GZIP.finditer(program):
         try:
-            text = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(program[place.start() :])
+            text = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(
+                program[place.start() :]
+            )
             file = descriptor_pb2.FileDescriptorProto.FromString(text)
         except (zlib.error, DecodeError):
             continue

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd 2, in a root of Debian's newest suite, with an NRI plugin that gives containers the hooks of hooks.d.
+"""containerd 2, in a root of Debian's newest suite,
+with an NRI plugin that gives containers the hooks of hooks.d.
 
 The hook lies there as it is shipped: program, hooks.d files and directories in their usual places.
 """

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A containerd of its own, whose containers get the hook, driven through the CRI as kubelet does it."""
+"""A containerd of its own, whose containers get the hook,
+driven through the CRI as kubelet does it.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
 COMM = {"runc": "runc:[2:INIT]", "crun": "crun"}
 RUNTIMES = tuple(COMM)
 HOST_NETWORK = {"network": 2}  # NamespaceMode.NODE: no CNI plugin is asked for
-# crun refuses cgroup v1 and v2 side by side: in its mount namespace there is but v2. And what a small VM has no
-# controllers for, nor the right to load BPF programs for, it is not asked to limit.
+# crun refuses cgroup v1 and v2 side by side: in its mount namespace there is but v2. And what a
+# small VM has no controllers for, nor the right to load BPF programs for, it is not asked to limit.
 CRUN = """\
 #!/usr/bin/python3 -IS
 import json, os, sys
@@ -100,7 +102,10 @@ RUNTIME = """\
 
 
 class Containerd:
-    """The daemon; its containers outlive it, and go with `close`. Subclasses: how it gives them the hook."""
+    """The daemon; its containers outlive it, and go with `close`.
+
+    Subclasses: how it gives them the hook.
+    """
 
     runtime_options = ""
     """Of each runtime, in config.toml."""
@@ -153,13 +158,22 @@ class Containerd:
         )
         assert (done.returncode, done.stderr) == (0, "")
 
-    def _write_configuration(self, text: str, table: str, runtimes: dict[str, str], name: str = "config.toml") -> None:
-        """`table`: of the CRI's runtimes. `runtimes`: a setting of each, by its name. `name`: of the file."""
+    def _write_configuration(
+        self, text: str, table: str, runtimes: dict[str, str], name: str = "config.toml"
+    ) -> None:
+        """`table`: of the CRI's runtimes.
+
+        `runtimes`: a setting of each, by its name. `name`: of the file.
+        """
         text = text.format(base=self.base, image=IMAGE, timeouts=TIMEOUTS)
         for runtime, setting in runtimes.items():
             binary = self.crun() if runtime.startswith("crun") else "runc"
             text += RUNTIME.format(
-                table=table, name=runtime, binary=binary, setting=setting, options=self.runtime_options
+                table=table,
+                name=runtime,
+                binary=binary,
+                setting=setting,
+                options=self.runtime_options,
             )
         (self.base / name).write_text(text)
 
@@ -190,7 +204,9 @@ class Containerd:
             except grpc.RpcError as error:
                 if "not initialized" in str(error):
                     return False
-                raise RuntimeError(f"containerd: {(self.base / 'log').read_text()[-2000:]}") from error
+                raise RuntimeError(
+                    f"containerd: {(self.base / 'log').read_text()[-2000:]}"
+                ) from error
             return True
 
         wait(is_ready)
@@ -212,16 +228,31 @@ class Containerd:
         make_rootfs(self.base / "rootfs")
         archive = self.base / "image.tar"
         _write_image(archive, self.base / "rootfs", IMAGE)
-        command = ["ctr", f"--address={self.base}/containerd.sock", "--namespace=k8s.io", "images", "import"]
-        subprocess.run([*self.enter(), *command, str(archive)], check=True, capture_output=True, timeout=DEADLINE)
-        wait(lambda: bool(self.cri.image.ImageStatus(image={"image": IMAGE}).image.id))  # it learns of it by an event
+        command = [
+            "ctr",
+            f"--address={self.base}/containerd.sock",
+            "--namespace=k8s.io",
+            "images",
+            "import",
+        ]
+        subprocess.run(
+            [*self.enter(), *command, str(archive)],
+            check=True,
+            capture_output=True,
+            timeout=DEADLINE,
+        )
+        # It learns of it by an event.
+        wait(lambda: bool(self.cri.image.ImageStatus(image={"image": IMAGE}).image.id))
 
     def gate(self, name: str, first: str) -> Gate:
         self._gates.append(Gate(name, self.gates, first))
         return self._gates[-1]
 
     def close(self) -> None:
-        """Remove everything, and what runs in it. What containerd leaves running, its shims too, is killed."""
+        """Remove everything, and what runs in it.
+
+        What containerd leaves running, its shims too, is killed.
+        """
         with suppress(grpc.RpcError):
             for sandbox in self.cri.runtime.ListPodSandbox().items:
                 self._remove(sandbox.id)
@@ -236,7 +267,9 @@ class Containerd:
         remove(self.base)
 
     def _remove(self, sandbox: str) -> None:
-        """As often as it takes, as kubelet does it: while a container of it is just ending, it fails."""
+        """As often as it takes, as kubelet does it:
+        while a container of it is just ending, it fails.
+        """
 
         def is_removed() -> bool:
             try:
@@ -255,7 +288,9 @@ OPEN = 'pod_annotations = ["*", "monitor.resctrl-mon.io/*"]'
 
 
 class OfBaseSpec(Containerd):
-    """This machine's containerd, of version 1.6, with the hook in its base_runtime_spec, and these options."""
+    """This machine's containerd, of version 1.6,
+    with the hook in its base_runtime_spec, and these options.
+    """
 
     def __init__(self, options: Sequence[str]) -> None:
         self._options = options
@@ -270,9 +305,13 @@ class OfBaseSpec(Containerd):
         super().hook(str(shipped()), *words, *self._options)
 
     def hooks_of(self, printed: Hooks) -> dict[str, Hooks]:
-        """The hooks of each runtime's base_runtime_spec, by its name; `printed`: those that ours prints."""
+        """The hooks of each runtime's base_runtime_spec, by its name; `printed`:
+        those that ours prints.
+        """
         watch = {"path": str(self.watch.program), "args": ["watch"], "timeout": 60}
-        return {name: {stage: [*hooks, watch] for stage, hooks in printed.items()} for name in RUNTIMES}
+        return {
+            name: {stage: [*hooks, watch] for stage, hooks in printed.items()} for name in RUNTIMES
+        }
 
     def _configure(self) -> None:
         program = self.base / "libexec/oci/hooks.d" / PYZ.name  # as `install --prefix` puts it
@@ -281,7 +320,9 @@ class OfBaseSpec(Containerd):
         make_spec = [*self.enter(), "ctr", "oci", "spec"]
         plain = subprocess.run(make_spec, check=True, capture_output=True, timeout=DEADLINE).stdout
         command = [str(program), "base-runtime-spec", f"--prefix={self.base}", *self._options]
-        printed = subprocess.run(command, input=plain, check=True, capture_output=True, timeout=DEADLINE).stdout
+        printed = subprocess.run(
+            command, input=plain, check=True, capture_output=True, timeout=DEADLINE
+        ).stdout
         spec = json.loads(printed)
         settings = {PLAIN: ""}
         for name, hooks in self.hooks_of(spec["hooks"]).items():
@@ -295,10 +336,16 @@ class OfBaseSpec(Containerd):
 
 
 class ContainerdNode(Observed):
-    """A machine with resctrl (the model), our hook and a containerd, which runs pods by that runtime."""
+    """A machine with resctrl (the model), our hook and a containerd,
+    which runs pods by that runtime.
+    """
 
     def __init__(
-        self, directory: Path, resctrl: Mounted, containerd: Callable[[Observed], Containerd], runtime: str
+        self,
+        directory: Path,
+        resctrl: Mounted,
+        containerd: Callable[[Observed], Containerd],
+        runtime: str,
     ) -> None:
         super().__init__(directory, resctrl)
         self.runtime = runtime
@@ -318,12 +365,15 @@ class ContainerdNode(Observed):
 
 
 class Pod:
-    """A pod sandbox, and containers in it, as kubelet makes them: in cgroups below the pod's, which is kubelet's.
+    """A pod sandbox, and containers in it, as kubelet makes them:
+    in cgroups below the pod's, which is kubelet's.
 
     `annotations`: what the pod's author wrote.
     """
 
-    def __init__(self, node: Containerd, uid: str, runtime: str, annotations: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, node: Containerd, uid: str, runtime: str, annotations: Mapping[str, str] | None = None
+    ) -> None:
         self.node, self.uid = node, uid
         self.cgroup = node.pod_cgroup(uid)
         self._config = {
@@ -331,7 +381,10 @@ class Pod:
             "labels": {"io.kubernetes.pod.uid": uid},
             "annotations": dict(annotations or {}),
             "log_directory": str(node.base),
-            "linux": {"cgroup_parent": self.cgroup, "security_context": {"namespace_options": HOST_NETWORK}},
+            "linux": {
+                "cgroup_parent": self.cgroup,
+                "security_context": {"namespace_options": HOST_NETWORK},
+            },
         }
         response = self._runtime.RunPodSandbox(config=self._config, runtime_handler=runtime)
         self.id: str = response.pod_sandbox_id
@@ -341,7 +394,10 @@ class Pod:
         return self.node.cri.runtime
 
     def start(self, name: str, attempt: int = 0, first: str = "echo $$") -> RunningContainer:
-        """Create and start a container; returns when its command is running. `first` is as a Gate has it."""
+        """Create and start a container; returns when its command is running.
+
+        `first` is as a Gate has it.
+        """
         gate = self.node.gate(f"{name}.{attempt}", first)
         container = self.create(name, gate.command, attempt)
         self._runtime.StartContainer(container_id=container)
@@ -358,7 +414,9 @@ class Pod:
             "log_path": f"{name}.{attempt}.log",
             "linux": {"security_context": {"namespace_options": HOST_NETWORK}},
         }
-        response = self._runtime.CreateContainer(pod_sandbox_id=self.id, config=config, sandbox_config=self._config)
+        response = self._runtime.CreateContainer(
+            pod_sandbox_id=self.id, config=config, sandbox_config=self._config
+        )
         return str(response.container_id)
 
     def remove(self) -> None:
@@ -367,7 +425,10 @@ class Pod:
 
 
 class RunningContainer:
-    """A container that runs. To be ended by its gate, or by one of these. `line`: what its command printed first."""
+    """A container that runs.
+
+    To be ended by its gate, or by one of these. `line`: what its command printed first.
+    """
 
     def __init__(self, node: Containerd, container_id: str, gate: Gate, line: str) -> None:
         self.node, self.id, self.gate, self.line = node, container_id, gate, line

@@ -18,4 +18,6 @@ def test_each_part_of_a_life_is_measured_with_each_hook() -> None:
     assert {row for row, _ in figures} == set(life.WAYS)
     assert all(len(values) == 2 and min(values) > 0 for values in figures.values())
     ratio = figures[life.ELF, f"whole / {life.PYTHON}"]
-    assert ratio[0] == pytest.approx(figures[life.ELF, "whole, ms"][0] / figures[life.PYTHON, "whole, ms"][0])
+    assert ratio[0] == pytest.approx(
+        figures[life.ELF, "whole, ms"][0] / figures[life.PYTHON, "whole, ms"][0]
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lives that pods have under containerd, which has the hook from its base_runtime_spec, or from an NRI plugin."""
+"""The lives that pods have under containerd, which has the hook from its base_runtime_spec,
+or from an NRI plugin.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,11 @@ def node(start_node: StartNode, request: pytest.FixtureRequest) -> ContainerdNod
 
 
 def test_pod_from_its_init_container_to_its_end(node: ContainerdNode) -> None:
-    """No container of the pod runs between its init container and its app: the group, and its RMID, stay.
+    """No container of the pod runs between its init container and its app:
+    the group, and its RMID, stay.
 
-    A container may open as many files as containerd itself: a base_runtime_spec with the limits that ctr prints would
-    take it to 1024.
+    A container may open as many files as containerd itself:
+    a base_runtime_spec with the limits that ctr prints would take it to 1024.
     """
     pod = node.pod()
     assert node.groups() == {}, "the sandbox's own container is none of the pod's"
@@ -86,14 +89,22 @@ def test_containerd_is_killed_and_comes_back(node: ContainerdNode) -> None:
 def test_container_that_no_injector_hooked_is_counted_and_its_sandbox_is_not(
     start_node: StartNode, tmp_path: Path
 ) -> None:
-    """containerd reads no hooks.d itself: without the injector the hook was never called, and nothing said so."""
+    """containerd reads no hooks.d itself: without the injector the hook was never called,
+    and nothing said so.
+    """
     node = start_node("base-spec", "runc")
     pod = Pod(node.containerd, UID, PLAIN)
     container = pod.start("app")
-    hooks_file = json.loads((REPOSITORY / "oci-hooks/10-resctrl-mon-hook-kubernetes.json").read_text())
-    program = tmp_path / PYZ.name  # as both forms are installed: containers' hooks are known by that
+    hooks_file = json.loads(
+        (REPOSITORY / "oci-hooks/10-resctrl-mon-hook-kubernetes.json").read_text()
+    )
+    # As both forms are installed: containers' hooks are known by that.
+    program = tmp_path / PYZ.name
     program.symlink_to(shipped())
-    hooks_file["hook"] |= {"path": str(program), "args": ["resctrl-mon-hook", "hook", *node.directories]}
+    hooks_file["hook"] |= {
+        "path": str(program),
+        "args": ["resctrl-mon-hook", "hook", *node.directories],
+    }
     path = tmp_path / "10-resctrl-mon-hook-kubernetes.json"
     path.write_text(json.dumps(hooks_file))
 
@@ -105,7 +116,13 @@ def test_container_that_no_injector_hooked_is_counted_and_its_sandbox_is_not(
 
     name = f"default/pod app ({container.id[:12]})"
     assert any(name in line for line in ask("reconcile")["left"])
-    mine = {"container": container.id, "namespace": "default", "pod": "pod", "name": "app", "uid": None}
+    mine = {
+        "container": container.id,
+        "namespace": "default",
+        "pod": "pod",
+        "name": "app",
+        "uid": None,
+    }
     unhooked = ask("list")["unhooked"]["containers"]
     assert mine in unhooked
     assert pod.id not in {container["container"] for container in unhooked}, "the sandbox"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a pod's author writes, containerd's pod is monitored, and as its own: the kubelet's cgroup says whose it is.
+"""Whatever a pod's author writes, containerd's pod is monitored, and as its own:
+the kubelet's cgroup says whose it is.
 
 containerd hands the annotations on, or none of them with the NRI plugin's other runtime handler.
 """
@@ -26,9 +27,17 @@ CLAIMS = {
         "io.kubernetes.cri.sandbox-uid": VICTIM,
     },
     # It gets the hook of Podman's file as well, whose options may be others
-    "of a container of Podman's": {"io.container.manager": "libpod", "io.kubernetes.cri-o.SandboxID": VICTIM},
+    "of a container of Podman's": {
+        "io.container.manager": "libpod",
+        "io.kubernetes.cri-o.SandboxID": VICTIM,
+    },
 }
-NODES = [("base-spec", "runc"), ("base-spec", "crun"), ("injected", "runc"), ("injected", "runc" + OPEN)]
+NODES = [
+    ("base-spec", "runc"),
+    ("base-spec", "crun"),
+    ("injected", "runc"),
+    ("injected", "runc" + OPEN),
+]
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -53,7 +62,9 @@ def test_pod_is_in_its_own_group_alone_whatever_its_claim(
     assert f"oci-{VICTIM}" in node.groups()
 
 
-def test_nri_refuses_a_container_above_its_limit_and_the_next_one_has_the_hook(start_node: StartNode) -> None:
+def test_nri_refuses_a_container_above_its_limit_and_the_next_one_has_the_hook(
+    start_node: StartNode,
+) -> None:
     """So does it refuse a pod of the tests in tests/cluster, which know it by these words."""
     node = start_node("injected", "runc")
     with pytest.raises(grpc.RpcError, match=f"NRI adjustment for container: .*{TOO_LARGE}"):

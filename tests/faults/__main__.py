@@ -34,7 +34,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("part", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} [all]")
     few = "run no more than this many cases of a kind, by chance [all]"
     options.add_argument("--most", type=int, default=0, metavar="N", help=few)
-    options.add_argument("--seed", type=int, default=1, help="of that choice, and of all that is left to chance [1]")
+    options.add_argument(
+        "--seed", type=int, default=1, help="of that choice, and of all that is left to chance [1]"
+    )
     options.add_argument("--only", metavar="CASE", help="the case of this name, and no other")
     given = options.parse_args(arguments)
     if unknown := [name for name in given.part if name not in PARTS]:

@@ -12,10 +12,12 @@ from random import Random
 
 
 class Campaign:
-    """`most`: of each kind of case run no more than this many, chosen by `seed`; 0: all. `only`: the case of that name.
+    """`most`: of each kind of case run no more than this many, chosen by `seed`; 0: all.
 
-    A part has its cases run by `try_each`, or runs them itself and says by `tally` what became of them. `rows` are the
-    lines of the table, and `notes` are printed below it.
+    `only`: the case of that name.
+
+    A part has its cases run by `try_each`, or runs them itself and says by `tally` what became of
+    them. `rows` are the lines of the table, and `notes` are printed below it.
     """
 
     def __init__(self, *, most: int = 0, seed: int = 1, only: str | None = None) -> None:
@@ -28,7 +30,10 @@ class Campaign:
         self.notes: list[str] = []
 
     def try_each(self, what: str, cases: Mapping[str, Callable[[], object]]) -> None:
-        """Run cases of one kind, by their names. One that raises has failed, and the others run all the same."""
+        """Run cases of one kind, by their names.
+
+        One that raises has failed, and the others run all the same.
+        """
         names = [name for name in cases if self.is_chosen(name)]
         if self.most and self.most < len(names):
             names = Random(f"{self.seed} {what}").sample(names, self.most)
@@ -52,7 +57,11 @@ class Campaign:
             print(self.failures[-1], file=sys.stderr, flush=True)
         seconds = time.monotonic() - begin
         self.rows.append([self.part, what, f"{cases:,}", str(len(problems)), f"{seconds:.0f} s"])
-        print(f"{self.part}: {what}: {cases:,} cases, {len(problems)} failed", file=sys.stderr, flush=True)
+        print(
+            f"{self.part}: {what}: {cases:,} cases, {len(problems)} failed",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def is_chosen(self, name: str) -> bool:
         """Whether a case is to be run, as far as `only` goes."""

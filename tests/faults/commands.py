@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run` as a process: each system call before its command fails once, or is its last; descriptors or memory are few.
+"""`run` as a process: each system call before its command fails once, or is its last;
+descriptors or memory are few.
 
-What must hold: after an error the command runs once, with its environment, and its exit status is that of `run`, whose
-line names a problem, and no exception of Python's. After SIGKILL the command does not run. In both cases one reconcile
-leaves nothing behind. The calls of a Python on its way to the .pyz are left out: without it there is no program.
+What must hold: after an error the command runs once, with its environment, and its exit status is
+that of `run`, whose line names a problem, and no exception of Python's. After SIGKILL the command
+does not run. In both cases one reconcile leaves nothing behind. The calls of a Python on its way to
+the .pyz are left out: without it there is no program.
 """
 
 from __future__ import annotations
@@ -44,8 +46,28 @@ DEFAULT = "EIO ENOMEM"
 OF_LIBC = {("brk", 1), ("brk", 2), ("mprotect", 1)}
 """What the static libc of the ELF file begins with, before main; no kernel answers brk with 0."""
 NEVER_FAIL = {
-    *("arch_prctl", "clock_gettime", "execve", "exit_group", "getegid", "geteuid", "getgid", "getpid", "getppid"),
-    *("getrandom", "gettid", "getuid", "rseq", "rt_sigreturn", "set_robust_list", "set_tid_address", "umask", "fork"),
+    *(
+        "arch_prctl",
+        "clock_gettime",
+        "execve",
+        "exit_group",
+        "getegid",
+        "geteuid",
+        "getgid",
+        "getpid",
+        "getppid",
+    ),
+    *(
+        "getrandom",
+        "gettid",
+        "getuid",
+        "rseq",
+        "rt_sigreturn",
+        "set_robust_list",
+        "set_tid_address",
+        "umask",
+        "fork",
+    ),
     *("prlimit64", "clone", "vfork", "restart_syscall", "kill", "getcwd", "sched_getaffinity"),
 }
 """By their manual pages, or not with these arguments."""
@@ -77,7 +99,9 @@ def fail_calls(campaign: Campaign) -> None:
                     )
             campaign.try_each(f"{' '.join(['run', *words])}, {len(calls)} calls, errors", cases)
             kills = {
-                f"{' '.join(['run', *words])}: {name}#{nth} SIGKILL": partial(node.kill, words, name, nth)
+                f"{' '.join(['run', *words])}: {name}#{nth} SIGKILL": partial(
+                    node.kill, words, name, nth
+                )
                 for name, nth in calls
             }
             campaign.try_each(f"{' '.join(['run', *words])}, {len(calls)} calls, SIGKILL", kills)
@@ -86,8 +110,11 @@ def fail_calls(campaign: Campaign) -> None:
 def limit(campaign: Campaign) -> None:
     with opened_node() as node:
         for what, limits in processes.LIMITS.items():
-            # The .pyz has to compile its last lines: a Python without room for that is none that starts.
-            begin = processes.find_begin(limits) + (ROOM if what == "memory" and shipped() != NATIVE else 0)
+            # The .pyz has to compile its last lines: a Python without room for
+            # that is none that starts.
+            begin = processes.find_begin(limits) + (
+                ROOM if what == "memory" and shipped() != NATIVE else 0
+            )
             cases = {f"run: {limit[-1]}": partial(node.limit, limit) for limit in limits[begin:]}
             campaign.try_each(f"run, few {what}, from {limits[begin][-1].lstrip('-')} on", cases)
 
@@ -107,7 +134,8 @@ class Node:
             self._resctrl.control(do=what)
         # Not its children: a count is of each process.
         watched = replace(
-            self.hook, wrapper=["strace", "-q", "-y", "-e", "signal=none", "-o", str(self._trace), *strace]
+            self.hook,
+            wrapper=["strace", "-q", "-y", "-e", "signal=none", "-o", str(self._trace), *strace],
         )
         options = (*processes.WAITS, "--key=a", *words, "--", *COMMAND)
         return finish(watched.open("run", *options, env=ENVIRONMENT))
@@ -116,7 +144,9 @@ class Node:
         return self._trace.read_text(errors="replace")
 
     def list_calls(self, words: Sequence[str]) -> list[tuple[str, int]]:
-        """List the calls of a `run` at which nothing fails, each by its name and which of that name it is."""
+        """List the calls of a `run` at which nothing fails,
+        each by its name and which of that name it is.
+        """
         outcome = self._run(words)
         assert outcome == Outcome(0, SHOWN, ""), outcome
         counts: Counter[str] = Counter()
@@ -137,7 +167,8 @@ class Node:
         result = "retval=0" if name == "brk" else f"error={errno}"
         outcome = self._run(words, "-e", f"inject={name}:{result}:when={nth}")
         begin, _, rest = self._read_trace().partition(EXECUTED)
-        if "(INJECTED)" not in begin and rest:  # by the machine's state a run makes fewer calls than the one before
+        # By the machine's state a run makes fewer calls than the one before.
+        if "(INJECTED)" not in begin and rest:
             return
         assert (outcome.status, outcome.stdout) == (0, SHOWN), outcome
         # Many calls of the .pyz are those of Python's own imports.
@@ -146,8 +177,12 @@ class Node:
 
     def limit(self, limit: Sequence[str]) -> None:
         watched = replace(self.hook, wrapper=limit)
-        alone = subprocess.run([*limit, *COMMAND], env=ENVIRONMENT, capture_output=True, text=True, check=False)
-        outcome = finish(watched.open("run", *processes.WAITS, "--key=a", "--", *COMMAND, env=ENVIRONMENT))
+        alone = subprocess.run(
+            [*limit, *COMMAND], env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+        outcome = finish(
+            watched.open("run", *processes.WAITS, "--key=a", "--", *COMMAND, env=ENVIRONMENT)
+        )
         assert (outcome.status, outcome.stdout) == (alone.returncode, alone.stdout), outcome
         self._expect_nothing_left(outcome)
 
@@ -156,7 +191,8 @@ class Node:
         if EXECUTED in self._read_trace():  # as above
             return
         assert outcome.status == -signal.SIGKILL, outcome
-        assert outcome.stdout in (("", SHOWN) if words else ("",)), outcome  # the child of a --wait lives
+        # The child of a --wait lives.
+        assert outcome.stdout in (("", SHOWN) if words else ("",)), outcome
         self._expect_nothing_left(outcome)
 
     def _expect_nothing_left(self, outcome: Outcome) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Branch coverage of the hook path by the unit tests, which run whole hooks in their own process.
 
-The hook path is every module in hook/ itself, also what runs only after a failure, or for people. In place of `models`
-there is what the build puts there. Left out is what only a process of its own can run: tests/fuse has a test of each.
-So is the loader, by which each process of the .pyz starts.
+The hook path is every module in hook/ itself, also what runs only after a failure, or for people.
+In place of `models` there is what the build puts there. Left out is what only a process of its own
+can run: tests/fuse has a test of each. So is the loader, by which each process of the .pyz starts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,13 @@ def run(campaign: Campaign) -> None:
         Path(name, "settings").write_text(SETTINGS, encoding="utf-8")
         tests = _coverage(Path(name), "run", "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
         of_path = [f"hook/{module}.py" for module in hook_path() if module != "loader"]
-        report = _coverage(Path(name), "report", "--show-missing", "--precision=2", f"--include={','.join(of_path)}")
+        report = _coverage(
+            Path(name),
+            "report",
+            "--show-missing",
+            "--precision=2",
+            f"--include={','.join(of_path)}",
+        )
     never = [f"{file}: never imported" for file in of_path if file not in report.stdout]
     text = "\n".join([*never, report.stdout.strip()])
     is_whole = not never and text.split()[-1] == "100.00%"
@@ -76,6 +82,8 @@ def test_files() -> list[str]:
 
 
 def hook_path() -> list[str]:
-    """The modules that a container's start may import, by their paths in hook/; `models` as it is in the .pyz."""
+    """The modules that a container's start may import, by their paths in hook/;
+    `models` as it is in the .pyz.
+    """
     names = {path.stem for path in (provision.ROOT / "hook").glob("*.py")}
     return sorted(names - {"__init__", "__main__", "models"})

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutation testing of the hook path: whatever is changed in it, a test fails.
 
-Each change is a case. Its tests are the unit tests that import its module, those of the module's own name first; then
-those that run whole hooks; then, with the mutant built into the .pyz, some that start it; at last, since it takes
-longest, the simulator. Before any mutant the program is tried as it is.
+Each change is a case. Its tests are the unit tests that import its module, those of the module's
+own name first; then those that run whole hooks; then, with the mutant built into the .pyz, some
+that start it; at last, since it takes longest, the simulator. Before any mutant the program is
+tried as it is.
 
-Left out is what no test can see or should look at: annotations, what is for type checkers, the prose of messages, None
-for a False that is returned, and the compiled models (`pyz.COMPILED`): they are generated, and tests of their own
-compare them with the source.
+Left out is what no test can see or should look at: annotations, what is for type checkers, the
+prose of messages, None for a False that is returned, and the compiled models (`pyz.COMPILED`): they
+are generated, and tests of their own compare them with the source.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ SAMPLE = 400
 PATIENCE = 600.0
 """Seconds for the tests of one mutant: an endless loop is as dead as a failed test."""
 WHOLE_HOOKS = (
-    *(f"tests/unit/test_{name}.py" for name in ("create", "key", "entry", "report", "odd_state", "reconcile")),
+    *(
+        f"tests/unit/test_{name}.py"
+        for name in ("create", "key", "entry", "report", "odd_state", "reconcile")
+    ),
 )
 """They run all of the hook path."""
 SIMULATED = ("-m", "tests.simulator", "--random", "3", "--preempt", "250", "--most", "1")
@@ -51,15 +55,19 @@ ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
 
 It shares the pid namespace: in one of its own reconcile and reclaim refuse to work.
 """
-IGNORED = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "dist", "build")
+IGNORED = shutil.ignore_patterns(
+    ".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "dist", "build"
+)
 BUILD = "import tests; from pyz import archive; archive.build(interpreters=['/usr/bin/python3'])"
 APART = (
     "sh",
     "-ec",
-    'mount --make-rprivate /; mount --bind "$0" /mnt; mount -t tmpfs mutants /dev/shm; mount -o remount,bind,ro /;'
+    'mount --make-rprivate /; mount --bind "$0" /mnt; mount -t tmpfs mutants /dev/shm; mount -o '
+    "remount,bind,ro /;"
     'cd /mnt; TMPDIR=/dev/shm exec "$@"',
 )
-"""Behind this and a directory, that one is /mnt, and all else is read-only but /dev/shm: a mutant may do anything.
+"""Behind this and a directory, that one is /mnt, and all else is read-only but /dev/shm:
+a mutant may do anything.
 
 Not /tmp, which would hide the interpreter of a checkout that lies there.
 """
@@ -68,13 +76,35 @@ Not /tmp, which would hide the interpreter of a checkout that lies there.
 NONE = ast.Constant(None)
 FALSE = ast.dump(ast.Constant(False))
 SWAPPED: dict[type, type[Any]] = {
-    **{ast.Eq: ast.NotEq, ast.Is: ast.IsNot, ast.In: ast.NotIn, ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.And: ast.Or},
-    **{ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In, ast.LtE: ast.Lt, ast.GtE: ast.Gt, ast.Or: ast.And},
-    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult},
+    **{
+        ast.Eq: ast.NotEq,
+        ast.Is: ast.IsNot,
+        ast.In: ast.NotIn,
+        ast.Lt: ast.LtE,
+        ast.Gt: ast.GtE,
+        ast.And: ast.Or,
+    },
+    **{
+        ast.NotEq: ast.Eq,
+        ast.IsNot: ast.Is,
+        ast.NotIn: ast.In,
+        ast.LtE: ast.Lt,
+        ast.GtE: ast.Gt,
+        ast.Or: ast.And,
+    },
+    **{
+        ast.Add: ast.Sub,
+        ast.Sub: ast.Add,
+        ast.Mult: ast.FloorDiv,
+        ast.Div: ast.Mult,
+        ast.FloorDiv: ast.Mult,
+    },
     **{ast.Mod: ast.Mult, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift},
 }
 CHANGES: dict[type, Callable[[Any], list[Any]]] = {
-    ast.Compare: lambda node: [ast.Compare(node.left, [_swapped(node.ops[0]), *node.ops[1:]], node.comparators)],
+    ast.Compare: lambda node: [
+        ast.Compare(node.left, [_swapped(node.ops[0]), *node.ops[1:]], node.comparators)
+    ],
     ast.BoolOp: lambda node: [ast.BoolOp(_swapped(node.op), node.values)],
     ast.BinOp: lambda node: [ast.BinOp(node.left, _swapped(node.op), node.right)],
     ast.UnaryOp: lambda node: [node.operand],
@@ -111,11 +141,17 @@ class Mutant(NamedTuple):
 
 def run(campaign: Campaign) -> None:
     begin = time.monotonic()
-    chosen = [mutant for mutant in find_mutants(hook_coverage.hook_path()) if campaign.is_chosen(str(mutant))]
+    chosen = [
+        mutant
+        for mutant in find_mutants(hook_coverage.hook_path())
+        if campaign.is_chosen(str(mutant))
+    ]
     if not chosen:
         return
     of, most = len(chosen), campaign.most or SAMPLE
-    unchanged = Mutant(chosen[0].module, "unchanged", (provision.ROOT / f"hook/{chosen[0].module}.py").read_text())
+    unchanged = Mutant(
+        chosen[0].module, "unchanged", (provision.ROOT / f"hook/{chosen[0].module}.py").read_text()
+    )
     if not find_survivors([unchanged], 1):
         campaign.tally("mutants", 1, {str(unchanged): "a test fails all the same"}, begin)
         return
@@ -148,18 +184,28 @@ def _find_changes(text: str) -> Iterator[tuple[str, str]]:
     starts = [sum(map(len, lines[:number])) for number in range(len(lines))]
     for field, node in _list_nodes(ast.parse(text)):
         others = CHANGES[type(node)](node) if type(node) in CHANGES else []
-        others += [ast.UnaryOp(ast.Not(), node)] if field == "test" and isinstance(node, PLAIN) else []
-        start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+        others += (
+            [ast.UnaryOp(ast.Not(), node)] if field == "test" and isinstance(node, PLAIN) else []
+        )
+        start, end = (
+            starts[node.lineno - 1] + node.col_offset,
+            starts[node.end_lineno - 1] + node.end_col_offset,
+        )
         former = " ".join(source[start:end].decode().split())
         for other in [candidate for candidate in others if ast.dump(candidate) != ast.dump(node)]:
             new = ast.unparse(ast.fix_missing_locations(other))
             if isinstance(other, ast.expr):
                 new = f"({new})"
-            yield f"{node.lineno}: {former} => {new}", (source[:start] + new.encode() + source[end:]).decode()
+            yield (
+                f"{node.lineno}: {former} => {new}",
+                (source[:start] + new.encode() + source[end:]).decode(),
+            )
 
 
 def _list_nodes(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Return the statements and expressions that do something, each with the field of its parent that it is in."""
+    """Return the statements and expressions that do something,
+    each with the field of its parent that it is in.
+    """
     for field, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             is_unseen = field in ("annotation", "returns") or isinstance(child, ast.JoinedStr)
@@ -185,7 +231,10 @@ def _other_value(value: object) -> Any:  # noqa: ANN401  a constant
 
 def find_survivors(mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
     """Those of which no test fails."""
-    with tempfile.TemporaryDirectory(dir=provision.find_scratch()) as directory, ThreadPoolExecutor(jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(dir=provision.find_scratch()) as directory,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
         idle: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
             copy = Path(directory) / str(number)
@@ -203,7 +252,12 @@ def find_survivors(mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
         for number, is_dead in enumerate(pool.map(judge, mutants), 1):
             killed.append(is_dead)
             said = f"{number} of {len(mutants)}: {sum(killed)} killed"
-            print(said, end="\r" if is_dead else f"; survived: {mutants[number - 1]}\n", file=sys.stderr, flush=True)
+            print(
+                said,
+                end="\r" if is_dead else f"; survived: {mutants[number - 1]}\n",
+                file=sys.stderr,
+                flush=True,
+            )
         return [mutant for mutant, is_dead in zip(mutants, killed) if not is_dead]
 
 
@@ -230,7 +284,10 @@ def fails(copy: Path, *words: str) -> bool:
     null = subprocess.DEVNULL
     try:
         return (
-            subprocess.run(command, stdin=null, stdout=null, stderr=null, timeout=PATIENCE, check=False).returncode != 0
+            subprocess.run(
+                command, stdin=null, stdout=null, stderr=null, timeout=PATIENCE, check=False
+            ).returncode
+            != 0
         )
     except subprocess.TimeoutExpired:
         return True
@@ -240,10 +297,17 @@ def fails(copy: Path, *words: str) -> bool:
 def unit_tests(module: str) -> list[str]:
     """The files of unit tests for a module: of its name, that import it, that run whole hooks."""
     imports = re.compile(
-        rf"^\s*(from hook\.{module} import|import hook\.{module}|from hook import .*\b{module}\b)", re.M
+        rf"^\s*(from hook\.{module} import|import hook\.{module}|from hook import .*\b{module}\b)",
+        re.M,
     )
     files = sorted((provision.ROOT / "tests/unit").glob("test_*.py"))
-    importing = [f"tests/unit/{file.name}" for file in files if imports.search(file.read_text(encoding="utf-8"))]
+    importing = [
+        f"tests/unit/{file.name}"
+        for file in files
+        if imports.search(file.read_text(encoding="utf-8"))
+    ]
     known = set(hook_coverage.test_files())
     of_name = [f"tests/unit/test_{module}.py"]
-    return list(dict.fromkeys([*(path for path in [*of_name, *importing] if path in known), *WHOLE_HOOKS]))
+    return list(
+        dict.fromkeys([*(path for path in [*of_name, *importing] if path in known), *WHOLE_HOOKS])
+    )

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One hook as a process, and one thing goes wrong in it: a system call fails, or descriptors or memory are few.
+"""One hook as a process, and one thing goes wrong in it: a system call fails,
+or descriptors or memory are few.
 
-The simulator lets the hook's own calls fail; here those fail that Python makes around them: until main(), for memory
-and modules, to report a failure. What must hold whatever fails: exit status 0, a failure is reported, what is not ours
-is as it was, and one reconcile puts all right that was recorded.
+The simulator lets the hook's own calls fail; here those fail that Python makes around them: until
+main(), for memory and modules, to report a failure. What must hold whatever fails: exit status 0, a
+failure is reported, what is not ours is as it was, and one reconcile puts all right that was
+recorded.
 """
 
 from __future__ import annotations
@@ -48,18 +50,32 @@ ERRNOS = {
     "socket": "EACCES EMFILE ENOBUFS",
 }
 """What a call can fail with, by its manual page; but no lies, such as ENOENT for what is there."""
-NEVER_SIMULATED = ("brk", "connect", "ioctl", "lseek", "mmap", "mprotect", "munmap", "sendto", "socket")
+NEVER_SIMULATED = (
+    "brk",
+    "connect",
+    "ioctl",
+    "lseek",
+    "mmap",
+    "mprotect",
+    "munmap",
+    "sendto",
+    "socket",
+)
 RETRIED = "EINTR"
 """Never from then on: the call would be made again and again, as it should."""
 OURS = "umask"
 """The first call that our own code makes; what comes before it is Python, on its way to it."""
-# With no descriptor at all poll(2) fails, which each report begins with. Without the addresses by chance the same limit
-# has the same effect each time. From where Python does not start to where all is well.
+# With no descriptor at all poll(2) fails, which each report begins with. Without the
+# addresses by chance the same limit has the same effect each time. From where Python does not
+# start to where all is well.
 LIMITS: dict[str, list[tuple[str, ...]]] = {
     "descriptors": [("prlimit", f"--nofile={number}") for number in range(1, 16)],
-    "memory": [("setarch", "-R", "prlimit", f"--as={size}") for size in range(8 << 20, 20 << 20, 256 << 10)],
+    "memory": [
+        ("setarch", "-R", "prlimit", f"--as={size}") for size in range(8 << 20, 20 << 20, 256 << 10)
+    ],
 }
-WAITS = ("--lock-timeout=0.2", "--rmid-wait=0")  # while it waits, a hook makes more calls on a slow machine
+# While it waits, a hook makes more calls on a slow machine.
+WAITS = ("--lock-timeout=0.2", "--rmid-wait=0")
 MACHINE = {"rmids": 8, "l3_domains": 1, "packages": 1, "perf": False, "limbo_tick_ms": 10}
 """Small: each counter is a dozen system calls more in a life."""
 AMOUNT = 1000
@@ -88,7 +104,10 @@ def limit(campaign: Campaign) -> None:
         for what, limits in LIMITS.items():
             begin = find_begin(limits)
             chosen = product(STAGES, limits[begin:])
-            cases = {f"{stage}: {limit[-1]}": partial(scene.play, stage, limit) for stage, limit in chosen}
+            cases = {
+                f"{stage}: {limit[-1]}": partial(scene.play, stage, limit)
+                for stage, limit in chosen
+            }
             campaign.try_each(f"few {what}, from {limits[begin][-1].lstrip('-')} on", cases)
             if begin > 0:
                 campaign.note(f"with {limits[begin - 1][-1]} and less the program does not start")
@@ -102,7 +121,9 @@ def find_begin(limits: Sequence[Sequence[str]]) -> int:
 def _starts(limit: Sequence[str]) -> bool:
     python = [archive.PYTHON, "-ISc", archive.BOOT.partition(";f=")[0]]
     command = [*limit, *([str(NATIVE), "hook"] if shipped() == NATIVE else python)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False, capture_output=True, env={})
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, check=False, capture_output=True, env={}
+    )
     return done.returncode == 0
 
 
@@ -111,7 +132,8 @@ def _starts(limit: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """The `nth` call of that name since the start of the process, which is the same one in each run.
+    """The `nth` call of that name since the start of the process,
+    which is the same one in each run.
 
     `text`: its arguments and its result. `is_ours`: Python has begun with our code.
     """
@@ -125,9 +147,15 @@ class Call:
         return f"{self.name}#{self.nth}"
 
     def list_files(self) -> list[str]:
-        """The files that it is about, without pids and descriptors: what one that failed has read is not seen."""
+        """The files that it is about, without pids and descriptors:
+        what one that failed has read is not seen.
+        """
         by_name = self.name.endswith(("at", "dir"))
-        files = re.findall(r'"([^"]*)"', self.text) if by_name else re.findall("<([^>]*)>", self.text.split(" = ")[0])
+        files = (
+            re.findall(r'"([^"]*)"', self.text)
+            if by_name
+            else re.findall("<([^>]*)>", self.text.split(" = ")[0])
+        )
         return [re.sub(r"\d+", "N", file) for file in files]
 
 
@@ -158,15 +186,17 @@ def list_calls(scene: Scene, stage: str) -> list[Call]:
 
 def _is_beside_ours(call: Call) -> bool:
     if (shipped(), call.name, call.nth) == (NATIVE, "brk", 2):
-        return False  # what a static libc begins with; it compares the answer with the one before, and no kernel says 0
+        # What a static libc begins with; it compares the answer with the one before, and no kernel
+        # says 0.
+        return False
     return not call.is_ours or call.name in NEVER_SIMULATED or f"<{shipped()}>" in call.text
 
 
 def make_cases(scene: Scene, stage: str, calls: Sequence[Call]) -> Mapping[str, Callable[[], None]]:
     cases = {}
     for call in calls:
-        # If reads fail from this one on, those of the state do, too: then the record names no container. A Python that
-        # cannot read its modules does not come as far.
+        # If reads fail from this one on, those of the state do, too: then the record names no
+        # container. A Python that cannot read its modules does not come as far.
         has_stdin_after_it = shipped() == NATIVE and call.name == "read" and not call.is_ours
         for errno in ERRNOS[call.name].split():
             for for_good in (False,) if errno == RETRIED or has_stdin_after_it else (False, True):
@@ -187,8 +217,14 @@ def _fail(scene: Scene, stage: str, call: Call, errno: str, for_good: bool) -> N
         lines = scene.trace.read_text(errors="replace").splitlines()
         failed = [line.partition(" ")[2].lstrip() for line in lines if line.endswith("(INJECTED)")]
         first = replace(call, text=failed[0].partition("(")[2] if failed else "")
-        scene.expect(first.list_files() == call.list_files(), "it was not this that failed:", failed)
-        if not scene.is_done() and call.is_ours and not any(f"<{shipped()}>" in line for line in failed):
+        scene.expect(
+            first.list_files() == call.list_files(), "it was not this that failed:", failed
+        )
+        if (
+            not scene.is_done()
+            and call.is_ours
+            and not any(f"<{shipped()}>" in line for line in failed)
+        ):
             scene.expect_report(outcome, failed)
 
     scene.play(stage, words, judge)
@@ -198,7 +234,10 @@ def _fail(scene: Scene, stage: str, call: Call, errno: str, for_good: bool) -> N
 
 
 class Scene:
-    """A node with one pod on the model of resctrl, made again for each case. `story`: what was done, and what came."""
+    """A node with one pod on the model of resctrl, made again for each case.
+
+    `story`: what was done, and what came.
+    """
 
     def __init__(self, directory: Path, resctrl: Mounted) -> None:
         self.hook = Hook(resctrl.root, directory / "run", options=WAITS)
@@ -243,13 +282,18 @@ class Scene:
         self._state = stopped(CONTAINER, pod_uid=UID)
 
     def run(self, wrapper: Sequence[str] = (), verb: str = "hook") -> Outcome:
-        """Run a hook, or another command, to its end: it never hangs. `wrapper`: what it is started by."""
+        """Run a hook, or another command, to its end: it never hangs.
+
+        `wrapper`: what it is started by.
+        """
         hook = replace(self.hook, wrapper=wrapper)
         outcome = hook(self._state, verb)
         self.story.append(f"{' '.join(hook.command(verb))} <<< {self._state}\n  {outcome}")
         return outcome
 
-    def play(self, stage: str, wrapper: Sequence[str], judge: Callable[[Outcome], None] = lambda _: None) -> None:
+    def play(
+        self, stage: str, wrapper: Sequence[str], judge: Callable[[Outcome], None] = lambda _: None
+    ) -> None:
         """A hook is started by this, and what must hold does; then it is repaired."""
         self.set(stage)
         outcome = self.run(wrapper)
@@ -272,13 +316,18 @@ class Scene:
         return GROUP in self.hook.groups() and self._inits[-1].pid in self.hook.tasks(GROUP)
 
     def expect_report(self, outcome: Outcome, failed: Sequence[str]) -> None:
-        """The failure leaves a line on stderr and a record, each of them if its own system calls did not fail."""
+        """The failure leaves a line on stderr and a record,
+        each of them if its own system calls did not fail.
+        """
 
         def was_spared(*parts: str) -> bool:
             return not any(part in line for line in failed for part in parts)
 
         run_dir = self.hook.run_dir
-        knows_whose = not any("<pipe:" in line and line.startswith(("read(", "poll(")) for line in failed)  # stdin
+        # Stdin.
+        knows_whose = not any(
+            "<pipe:" in line and line.startswith(("read(", "poll(")) for line in failed
+        )
         if was_spared("poll(", "write(2<"):
             wanted = f"{short_id(CONTAINER)}: " if knows_whose else "resctrl-mon-hook"
             self.expect(wanted in outcome.stderr, "nothing on stderr:", outcome)
@@ -288,21 +337,29 @@ class Scene:
 
     def _expect_theirs(self) -> None:
         """What is not ours is what it was."""
-        groups = {name: self.hook.tasks(name) for name in self.hook.groups() if name != GROUP and "hoard" not in name}
+        groups = {
+            name: self.hook.tasks(name)
+            for name in self.hook.groups()
+            if name != GROUP and "hoard" not in name
+        }
         wanted = dict(zip(THEIRS, ({self._inits[0].pid}, set[int]())))
         self.expect(groups == wanted, "not ours:", groups, "was", wanted)
 
     def _recover(self) -> None:
-        """RMIDs are there again: by one reconcile all is as if nothing had happened, as far as it was recorded.
+        """RMIDs are there again: by one reconcile all is as if nothing had happened,
+        as far as it was recorded.
 
-        By the same hook once more all of it is. At last the pod ends, and leaves its use only, right or unknown.
+        By the same hook once more all of it is. At last the pod ends,
+        and leaves its use only, right or unknown.
         """
         for path in self._resctrl.root.glob("mon_groups/hoard-*"):
             path.rmdir()
         self._resctrl.control(do="settle")
         is_recorded = self.hook.key(UID) is not None or CONTAINER in self.hook.reasons()
         self._reconcile()
-        self.expect(self.is_done() or not (is_recorded or self._is_over), "reconcile did not put it right")
+        self.expect(
+            self.is_done() or not (is_recorded or self._is_over), "reconcile did not put it right"
+        )
         if not self._is_over:
             self._expect_silence()
             self.expect(self.is_done(), "it is not in its group")
@@ -310,7 +367,11 @@ class Scene:
             self._expect_silence()
         self._reconcile()
         entry = consumers.read(self.hook.view(UID))
-        wrong = {name: use for name, use in (entry.use() if entry else {}).items() if use not in (AMOUNT, None)}
+        wrong = {
+            name: use
+            for name, use in (entry.use() if entry else {}).items()
+            if use not in (AMOUNT, None)
+        }
         self.expect(not wrong, "the pod used", AMOUNT, "and not", wrong)
         left = self.hook.leftovers()
         self.expect(not left and GROUP not in self.hook.groups(), "left:", left, self.hook.groups())

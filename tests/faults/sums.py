@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reconcile adds up the history, writes the line of a run that a power cut took, and is killed at each call of that.
+"""reconcile adds up the history, writes the line of a run that a power cut took,
+and is killed at each call of that.
 
-What must hold: the next reconcile leaves sums that have each line once, whatever the killed one has left.
+What must hold: the next reconcile leaves sums that have each line once,
+whatever the killed one has left.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ USE = {1: 10, AGAIN: 25, 3: 40, 4: 80, 5: 160, 6: 320}
 def run(campaign: Campaign) -> None:
     with opened_history() as history:
         calls = history.list_calls()
-        kills = {f"sums: {name}#{nth} SIGKILL": partial(history.kill, name, nth) for name, nth in calls}
+        kills = {
+            f"sums: {name}#{nth} SIGKILL": partial(history.kill, name, nth) for name, nth in calls
+        }
         campaign.try_each(f"sums, {len(calls)} calls, SIGKILL", kills)
 
 
@@ -63,7 +67,13 @@ class History:
 
     @staticmethod
     def _describe(number: int, **use: float) -> str:
-        line = {"version": 1, "id": f"{number:016x}", "kind": "pod", "key": f"key-{number}", "namespace": "shop"}
+        line = {
+            "version": 1,
+            "id": f"{number:016x}",
+            "kind": "pod",
+            "key": f"key-{number}",
+            "namespace": "shop",
+        }
         energy = {"core_energy": use.get("use", USE[number])}
         return json.dumps({**line, "end": "2026-11-17T01:02:03Z", "use": energy, "unknown": []})
 
@@ -74,19 +84,35 @@ class History:
     def _lose(self, number: int) -> None:
         """A run was saved at a checkpoint of another boot."""
         path = self._top / "sums.json"
-        saved = {f"{number:016x}": {"key": f"key-{number}", "line": self._describe(number), "processes": []}}
-        path.write_text(json.dumps({**json.loads(path.read_text()), "saved": saved, "boot": "another"}))
+        saved = {
+            f"{number:016x}": {
+                "key": f"key-{number}",
+                "line": self._describe(number),
+                "processes": [],
+            }
+        }
+        path.write_text(
+            json.dumps({**json.loads(path.read_text()), "saved": saved, "boot": "another"})
+        )
 
     def _reconcile(self, *strace: str) -> Outcome:
-        wrapper = ["strace", "-q", "-y", "-e", "signal=none", "-o", str(self._trace), *strace] if strace else []
-        return finish(replace(self.hook, wrapper=wrapper).open("reconcile", f"--history={self.file}"))
+        wrapper = (
+            ["strace", "-q", "-y", "-e", "signal=none", "-o", str(self._trace), *strace]
+            if strace
+            else []
+        )
+        return finish(
+            replace(self.hook, wrapper=wrapper).open("reconcile", f"--history={self.file}")
+        )
 
     def _set(self) -> None:
         shutil.rmtree(self._top)
         shutil.copytree(self._first, self._top)
 
     def list_calls(self) -> list[tuple[str, int]]:
-        """List the calls of reconcile that are about the history, each by its name and which of that name it is."""
+        """List the calls of reconcile that are about the history,
+        each by its name and which of that name it is.
+        """
         self._set()
         self._expect_sums(self._reconcile("-e", "trace=all"), sum(USE.values()))
         counts, calls = Counter[str](), list[tuple[str, int]]()
@@ -101,12 +127,15 @@ class History:
     def kill(self, name: str, nth: int) -> None:
         self._set()
         outcome = self._reconcile("-e", f"inject={name}:signal=KILL:when={nth}")
-        assert outcome.status in (-signal.SIGKILL, 0), outcome  # 0: it makes fewer calls by the machine's state
+        # 0: it makes fewer calls by the machine's state.
+        assert outcome.status in (-signal.SIGKILL, 0), outcome
         self._expect_sums(self._reconcile(), sum(USE.values()))
         self._append(1)  # once more, as a hook that was killed does
         self._expect_sums(self._reconcile(), sum(USE.values()))
         assert self.file.read_text().count(f'"id": "{6:016x}"') == 1
-        assert {path.name for path in self._top.iterdir()} - {path.name for path in self._first.iterdir()} == set()
+        assert {path.name for path in self._top.iterdir()} - {
+            path.name for path in self._first.iterdir()
+        } == set()
 
     def _expect_sums(self, outcome: Outcome, energy: float) -> None:
         assert (outcome.status, outcome.stderr) == (0, ""), outcome

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements of docs/fleet.md on ClickHouse itself, with files of many nodes of which the truth is known."""
+"""The statements of docs/fleet.md on ClickHouse itself,
+with files of many nodes of which the truth is known.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.unit.documents import blocks, page
 TABLES, LOAD, *QUERIES = blocks(page("docs/fleet.md", "ClickHouse"))
 BY = ("namespace", "user", "node", "day", "key")
 """What the queries bill by, in their order on the page."""
-(HAND_ON,) = [block for block in blocks(page("docs/fleet.md", "OpenTelemetry Collector")) if "CREATE" in block]
+(HAND_ON,) = [
+    block for block in blocks(page("docs/fleet.md", "OpenTelemetry Collector")) if "CREATE" in block
+]
 
 
 class Bills:
@@ -45,7 +49,9 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bills, fleet.Truth
         bills = Bills(tmp_path_factory.mktemp("fleet"))
     except provision.CannotProvision as error:
         pytest.skip(str(error))
-    truth = fleet.write_files(bills.files, nodes=10, lines=30_000, seed=1, names=("", ".1", ".2.gz"))
+    truth = fleet.write_files(
+        bills.files, nodes=10, lines=30_000, seed=1, names=("", ".1", ".2.gz")
+    )
     bills.load()
     return bills, truth
 
@@ -72,7 +78,10 @@ def test_lines_of_the_collectors_table_reach_the_bills(tmp_path: Path) -> None:
     except provision.CannotProvision as error:
         pytest.skip(str(error))
     truth = fleet.write_files(bills.files, nodes=2, lines=100, seed=2)
-    made = "CREATE TABLE otel_logs (Timestamp DateTime64(9), Body String) ENGINE = MergeTree ORDER BY Timestamp"
+    made = (
+        "CREATE TABLE otel_logs (Timestamp DateTime64(9), Body String) ENGINE = MergeTree ORDER "
+        "BY Timestamp"
+    )
     load = LOAD.replace("/srv/bills", str(bills.files)).replace(
         "INSERT INTO bill_lines SELECT line", "SELECT now(), line"
     )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configurations of docs/fleet.md on Debian's rsyslog: a node that sends its lines, and one that receives them."""
+"""The configurations of docs/fleet.md on Debian's rsyslog: a node that sends its lines,
+and one that receives them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from tests.support.waiting import wait
 from tests.unit.documents import blocks, page
 
 SENDS, RECEIVES, SEND_AGAIN = blocks(page("docs/fleet.md", "rsyslog"))
-BEFORE = 'module(load="imuxsock" SysSock.Use="off")\nglobal(workDirectory="{work}" localHostname="node-7")\n'
+BEFORE = (
+    'module(load="imuxsock" SysSock.Use="off")\nglobal(workDirectory="{work}" '
+    'localHostname="node-7")\n'
+)
 """Debian's rsyslog.conf loads this module, too, before it includes what is in rsyslog.d."""
 STATES = "imfile-state:*"
 LONG = 40_000
@@ -55,13 +60,20 @@ class Shipping:
         received.mkdir()
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        here = {"/var/log/resctrl-mon-hook": str(log), "/srv/bills": str(received), '"2514"': f'"{port}"'}
+        here = {
+            "/var/log/resctrl-mon-hook": str(log),
+            "/srv/bills": str(received),
+            '"2514"': f'"{port}"',
+        }
         here |= {"bills.example.com": "127.0.0.1", 'resumeInterval="10"': 'resumeInterval="1"'}
         assert all(place in SENDS + RECEIVES for place in here)
         sends, receives = SENDS, RECEIVES
         for place, other in here.items():
             sends, receives = sends.replace(place, other), receives.replace(place, other)
-        self.node, self.receiver = Rsyslog(directory, "node", sends), Rsyslog(directory, "receiver", receives)
+        self.node, self.receiver = (
+            Rsyslog(directory, "node", sends),
+            Rsyslog(directory, "receiver", receives),
+        )
         self.file, self._received = log / "history.jsonl", received / "node-7.jsonl"
         self.written: list[bytes] = []
 
@@ -70,7 +82,9 @@ class Shipping:
         with self.file.open("ab", buffering=0) as file:
             for _ in range(count):
                 number = len(self.written)
-                line = json.dumps({"id": f"{number:016x}", "pod": "x" * (LONG if number % 50 == 0 else 300)}).encode()
+                line = json.dumps(
+                    {"id": f"{number:016x}", "pod": "x" * (LONG if number % 50 == 0 else 300)}
+                ).encode()
                 self.written.append(line)
                 file.write(before + line + b"\n")
                 before = b""
@@ -108,7 +122,9 @@ def shipping(tmp_path: Path) -> Iterator[Shipping]:
         servers.receiver.kill()
 
 
-def test_no_line_is_lost_over_rotations_torn_lines_and_a_receiver_that_is_down(shipping: Shipping) -> None:
+def test_no_line_is_lost_over_rotations_torn_lines_and_a_receiver_that_is_down(
+    shipping: Shipping,
+) -> None:
     shipping.append(50)
     shipping.receiver.start()
     shipping.node.start()

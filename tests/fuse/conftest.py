@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A resctrl to work on for each test: the model behind FUSE, or a real one.
 
-Where RESCTRL_MON_HOOK_TEST_ROOT names a real one (in the guest of tests/kernel), `hook` works on that, cleaned of all
-groups before and after. What needs the model itself, for its faults and its log of events, asks for `resctrl`.
+Where RESCTRL_MON_HOOK_TEST_ROOT names a real one (in the guest of tests/kernel), `hook` works on
+that, cleaned of all groups before and after. What needs the model itself, for its faults and its
+log of events, asks for `resctrl`.
 
-On the model, this machine's own containers do not show: reconcile would ask their runtimes for them, or take a pod of
-another run for never hooked. They come and go. So where only this tier runs, it has a /run of its own.
+On the model, this machine's own containers do not show: reconcile would ask their runtimes for
+them, or take a pod of another run for never hooked. They come and go. So where only this tier runs,
+it has a /run of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 0x80000
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     is_alone = all(item.path.is_relative_to(HERE) for item in session.items)
-    if is_alone and REAL_ROOT is None and os.geteuid() == 0 and not session.config.option.collectonly:
+    if (
+        is_alone
+        and REAL_ROOT is None
+        and os.geteuid() == 0
+        and not session.config.option.collectonly
+    ):
         libc = ctypes.CDLL(None, use_errno=True)
         done = [
             libc.unshare(CLONE_NEWNS),
@@ -39,7 +46,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, b"mode=755"),
         ]
         assert not any(done), os.strerror(ctypes.get_errno())
-        os.mkdir("/run/runc")  # of a runtime that has no container: reconcile goes by no cgroups of others' pods
+        # Of a runtime that has no container: reconcile goes by no cgroups of others' pods.
+        os.mkdir("/run/runc")
 
 
 @pytest.fixture
@@ -78,7 +86,9 @@ def init() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def public_program() -> Iterator[Path]:
-    """A copy of the file under test that every user can run: the checkout and the tests' directories may be root's."""
+    """A copy of the file under test that every user can run:
+    the checkout and the tests' directories may be root's.
+    """
     with tempfile.TemporaryDirectory(dir=provision.find_scratch()) as place:
         Path(place).chmod(0o755)
         program = Path(shutil.copy(shipped(), place))

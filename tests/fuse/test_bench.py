@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks in small: that they measure the hook at its work. How long that takes does not matter here."""
+"""The benchmarks in small: that they measure the hook at its work.
+
+How long that takes does not matter here.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,11 @@ def _ready() -> None:
 
 
 def medians(*tables: Table) -> dict[tuple[str, str], float]:
-    return {(figure.row, figure.column): figure.center(figure.values) for table in tables for figure in table.figures}
+    return {
+        (figure.row, figure.column): figure.center(figure.values)
+        for table in tables
+        for figure in table.figures
+    }
 
 
 def test_speed_measures_every_table() -> None:
@@ -41,13 +48,18 @@ def test_speed_measures_every_table() -> None:
     assert forms - {speed.ELF} == {"{}.{}".format(*sys.version_info)}
     # memory, milliseconds, three at once; and the table of nodes with groups
     assert len(figures) == len(forms) * (len(speed.TARGETS) + 1 + 3 + 1) + len(speed.TARGETS)
-    # In one round on a busy machine the hook may be quicker than the exit floor, so that it takes less than 0 ms more.
+    # In one round on a busy machine the hook may be quicker than the exit floor,
+    # so that it takes less than 0 ms more.
     assert min(value for (row, _), value in figures.items() if " more" not in row) > 0
 
 
 def test_scale_measures_every_table() -> None:
     costs, growth, scrapes, history, longer = scale.measure(SCALE)
-    assert {figure.row for figure in costs.figures} == {figure.row for figure in growth.figures} == set(scale.TARGETS)
+    assert (
+        {figure.row for figure in costs.figures}
+        == {figure.row for figure in growth.figures}
+        == set(scale.TARGETS)
+    )
     assert {figure.row for figure in scrapes.figures} == set(scale.SCRAPES)
     assert {figure.row for figure in history.figures} == {"json.loads", *scale.HISTORIES}
     assert {figure.row for figure in longer.figures} == {"json.loads", scale.HISTORIES[0]}
@@ -64,23 +76,38 @@ def test_scale_measures_every_table() -> None:
 @pytest.mark.skipif(watching.missing() is not None, reason=watching.missing() or "")
 def test_watch_measures_each_rate_and_the_memory() -> None:
     figures = medians(*watch.measure(watch.WatchPlan(0.5)))
-    assert [row for row, column in figures if column == "reached"] == [f"{rate} execs a second" for rate in watch.RATES]
+    assert [row for row, column in figures if column == "reached"] == [
+        f"{rate} execs a second" for rate in watch.RATES
+    ]
     assert min(figures.values()) > 0
     assert figures["memory", "MiB"] <= watch.MOST_MEMORY
 
 
 def test_view_measures_each_state() -> None:
     figures = medians(*view.measure(view.ViewPlan(keys=3, seconds=1.0)))
-    assert {row for row, column in figures if column == "CPU s an hour"} == {"at rest", "a key a second"}
+    assert {row for row, column in figures if column == "CPU s an hour"} == {
+        "at rest",
+        "a key a second",
+    }
     assert min(figures.values()) > 0
     assert figures["its files", "number"] > 3 * 24
 
 
 def test_figure_marks_a_missed_target() -> None:
     assert str(Figure("row", "column", [1, 2, 3, 4], 2)) == "2.50 ±0.75 (!)"
-    assert str(Figure("row", "column", [97, 98], 98, unit=" %", digits=0, at_least=True, center=min, beside=None)) == (
-        "97 % (!)"
-    )
+    assert str(
+        Figure(
+            "row",
+            "column",
+            [97, 98],
+            98,
+            unit=" %",
+            digits=0,
+            at_least=True,
+            center=min,
+            beside=None,
+        )
+    ) == ("97 % (!)")
     assert not Figure("row", "column", [2], 2).is_missed
 
 

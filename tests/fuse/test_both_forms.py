@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each failure is the same in both forms: what a hook says and leaves, and what the commands then say of it.
+"""Each failure is the same in both forms: what a hook says and leaves,
+and what the commands then say of it.
 
-The ELF file has a CPython of its own, with less in it, and only failures take many of its paths. Where CPython itself
-words a failure by its version (argparse, a comma before the end of a JSON object), the forms may differ: not here.
+The ELF file has a CPython of its own, with less in it, and only failures take many of its paths.
+Where CPython itself words a failure by its version (argparse, a comma before the end of a JSON
+object), the forms may differ: not here.
 """
 
 from __future__ import annotations
@@ -33,9 +35,26 @@ pytestmark = pytest.mark.form("native")  # once, where there are both files
 ID = "c" * 64
 ABSENT = 2**22 - 1
 POD, NAME, NAMESPACE = (f"io.kubernetes.pod.{name}" for name in ("uid", "name", "namespace"))
-ONE_LINE, TWO_LINES = "Out of RMIDs\n", "Failed to initialize monitoring\nOut of RMIDs \u00fc\x1b[31m\n"
-ERRORS = ("EACCES", "EPERM", "EROFS", "EINVAL", "EIO", "ENOMEM", "EBUSY", "ENOSPC", "ENODEV", "ENOENT", "ESRCH")
-BLOCKED = f"exec {sys.executable} -ISc 'import os, signal, sys; signal.pthread_sigmask(0, range(1, 65)); "
+ONE_LINE, TWO_LINES = (
+    "Out of RMIDs\n",
+    "Failed to initialize monitoring\nOut of RMIDs \u00fc\x1b[31m\n",
+)
+ERRORS = (
+    "EACCES",
+    "EPERM",
+    "EROFS",
+    "EINVAL",
+    "EIO",
+    "ENOMEM",
+    "EBUSY",
+    "ENOSPC",
+    "ENODEV",
+    "ENOENT",
+    "ESRCH",
+)
+BLOCKED = (
+    f"exec {sys.executable} -ISc 'import os, signal, sys; signal.pthread_sigmask(0, range(1, 65)); "
+)
 BLOCKED += """os.execv(sys.argv[1], sys.argv[1:])' "$@" """
 NO_DEV = """\
 d='{place}/dev'; mkdir -p $d; mount -t tmpfs none $d; mkdir $d/shm; [ ! -d /dev/shm ] || mount --rbind /dev/shm $d/shm
@@ -45,9 +64,13 @@ mount --rbind $d /dev
 
 
 class Stage:
-    """One form at work on one container, in a run directory of its own; `seen` is what comes out of it."""
+    """One form at work on one container, in a run directory of its own;
+    `seen` is what comes out of it.
+    """
 
-    def __init__(self, program: Path, model: Mounted, log: DevLog, cgroup: Cgroup, place: Path) -> None:
+    def __init__(
+        self, program: Path, model: Mounted, log: DevLog, cgroup: Cgroup, place: Path
+    ) -> None:
         self.place = place
         self.hook = Hook(model.root, place / "run", options=("--rmid-wait=0",), program=program)
         self.seen: list[str] = []
@@ -67,7 +90,11 @@ class Stage:
         return self.state(annotations={"io.container.manager": "cri-o", POD: UID, **texts})
 
     def run(
-        self, state: Mapping[str, object] | bytes | None = None, *options: str, verb: str = "hook", around: str = ""
+        self,
+        state: Mapping[str, object] | bytes | None = None,
+        *options: str,
+        verb: str = "hook",
+        around: str = "",
     ) -> None:
         """Run a hook; `around` is shell code that starts it by `"$@"`, or comes before that."""
         # So that the limit of lines in a minute does not count
@@ -75,9 +102,17 @@ class Stage:
             counted.unlink()
         around = around.replace("{place}", str(self.place))
         shell = around if around.startswith("exec ") else f'{around}\nexec "$@"'
-        hook = replace(self.hook, wrapper=(*self._log.wrapper, "sh", "-c", shell, "sh")).with_options(*options)
+        hook = replace(
+            self.hook, wrapper=(*self._log.wrapper, "sh", "-c", shell, "sh")
+        ).with_options(*options)
         outcome = hook(self.state() if state is None else state, verb)
-        self.seen += [f"status {outcome.status}", outcome.stdout, outcome.stderr, *self._log.lines(), *self._records()]
+        self.seen += [
+            f"status {outcome.status}",
+            outcome.stdout,
+            outcome.stderr,
+            *self._log.lines(),
+            *self._records(),
+        ]
 
     def refuse(self, op: str, error: str, status: str = "", path: str = "") -> None:
         """Run a createRuntime and a poststop while the kernel refuses an operation."""
@@ -93,7 +128,13 @@ class Stage:
 
     def look(self) -> None:
         """Ask each command that says something of each container."""
-        for words in (["list"], ["list", "-o", "wide"], ["metrics"], ["reconcile"], ["list", "--json"]):
+        for words in (
+            ["list"],
+            ["list", "-o", "wide"],
+            ["metrics"],
+            ["reconcile"],
+            ["list", "--json"],
+        ):
             self.ask(*words)
         self.seen += self._records()
 
@@ -103,9 +144,15 @@ class Stage:
 
     def _records(self) -> list[str]:
         paths = sorted(
-            path for part in ("groups", "members", "unmonitored") for path in self.hook.run_dir.glob(f"{part}/*")
+            path
+            for part in ("groups", "members", "unmonitored")
+            for path in self.hook.run_dir.glob(f"{part}/*")
         )
-        return [f"{path.relative_to(self.hook.run_dir)}: {path.read_bytes()!r}" for path in paths if path.is_file()]
+        return [
+            f"{path.relative_to(self.hook.run_dir)}: {path.read_bytes()!r}"
+            for path in paths
+            if path.is_file()
+        ]
 
     def clean(self) -> None:
         """Remove what is left."""
@@ -117,7 +164,9 @@ class Stage:
         shutil.rmtree(self.hook.run_dir, ignore_errors=True)
 
     def result(self) -> list[str]:
-        """What was seen, without what no two runs share: the program's path, times, pids of hooks, inodes."""
+        """What was seen, without what no two runs share: the program's path, times,
+        pids of hooks, inodes.
+        """
         text = "\n".join(self.seen).replace(str(self.hook.program), "PROGRAM")
         for pattern, word in UNLIKE.items():
             text = re.sub(pattern, word, text, flags=re.MULTILINE)
@@ -183,12 +232,27 @@ STATES: dict[str, list[bytes]] = {
         b"\xef\xbb\xbf{}",
     ],
     "that are no JSON": [
-        *(b"", b" \n", b"[1]", b"null", b'"\\u00e9"', b"Segmentation fault", b'{"id": "c1', b'{"id": "c1", '),
+        *(
+            b"",
+            b" \n",
+            b"[1]",
+            b"null",
+            b'"\\u00e9"',
+            b"Segmentation fault",
+            b'{"id": "c1',
+            b'{"id": "c1", ',
+        ),
         *(b'{"id": "\\u12"}', b"{} {}", b"{1: 2}", b'{"id" 1}', b'{"id": }', b'"\t"'),
     ],
     "that are deep or have odd numbers": [
         *(b"[" * 100_000, b'{"a":' * 100_000, BEFORE + b"[" * 99_999, NAMED + b"1e400}"),
-        *(NAMED + b"9" * 5000 + b"}", NAMED + b"NaN}", NAMED + b"-1}", NAMED + b"9" * 20 + b"}", NAMED + b"1.5}"),
+        *(
+            NAMED + b"9" * 5000 + b"}",
+            NAMED + b"NaN}",
+            NAMED + b"-1}",
+            NAMED + b"9" * 20 + b"}",
+            NAMED + b"1.5}",
+        ),
     ],
     "that are too large": [
         BEFORE + b'"/", "annotations": {"a": "' + "é".encode() * (5 << 20),
@@ -199,7 +263,11 @@ STATES: dict[str, list[bytes]] = {
 }
 RECORDS: list[bytes] = [
     *(b"", b'{"version": 1, "key"', b'{"version": 1, "key": "\xff"}', b"[" * 100_000, b"[]", b"\0"),
-    *(b'{"version": 99, "key": "\xc3\xa9"}', b'{"version": "\\ud800"}', b'{"version": 1, "key": "\\u00fc\\n"}'),
+    *(
+        b'{"version": 99, "key": "\xc3\xa9"}',
+        b'{"version": "\\ud800"}',
+        b'{"version": 1, "key": "\\u00fc\\n"}',
+    ),
 ]
 
 
@@ -214,7 +282,9 @@ def give(states: list[bytes]) -> Callable[[Stage], None]:
 
 
 def refuse_each_step(stage: Stage) -> None:
-    """What a state of the kernel's refusal is worded as, with a text of one line, two lines and none."""
+    """What a state of the kernel's refusal is worded as,
+    with a text of one line, two lines and none.
+    """
     for number, error in enumerate(ERRORS):
         stage.refuse("mkdir", error, ("", ONE_LINE, TWO_LINES)[number % 3])
     for op, path, errors in (
@@ -247,7 +317,12 @@ def name_in_another_script(stage: Stage) -> None:
     stage.run(stage.state(bundle="/\u00fc\ud800"))
     stage.run(stage.state(bundle="/\0"))
     stage.look()
-    for words in (["show", UID], ["show", "p\u00f6d"], ["show", "\udcff"], ["top", "--interval=0.01"]):
+    for words in (
+        ["show", UID],
+        ["show", "p\u00f6d"],
+        ["show", "\udcff"],
+        ["top", "--interval=0.01"],
+    ):
         stage.ask(*words)
     stage.run(None, "--\u00fc=1", "--linger=\u00e9", "--key=\u00fc", "--annotation=\u00fc")
     stage.run(None, "--group-prefix=\u00fc/")
@@ -283,7 +358,14 @@ def fill_run_directory(stage: Stage) -> None:
 
 def starve(stage: Stage) -> None:
     """What a runtime can leave a hook without."""
-    for around in (NO_DEV, BLOCKED, "export TZ=Asia/Kolkata", "exec <&-", "exec 2>&-", "exec 1>&- 2>&-"):
+    for around in (
+        NO_DEV,
+        BLOCKED,
+        "export TZ=Asia/Kolkata",
+        "exec <&-",
+        "exec 2>&-",
+        "exec 1>&- 2>&-",
+    ):
         stage.run(b"\xff", around=around)
         stage.run(stage.annotated(uid="\u00e9"), around=around)
     for size in (192, 256, 1024):
@@ -295,12 +377,26 @@ def starve(stage: Stage) -> None:
 
 def call_jobs(stage: Stage) -> None:
     for words in (
-        *(["assign", "--key=\u00fc", "1"], ["assign", "--key=\udcff", "1"], ["assign", "--key=a", "\u0661"]),
+        *(
+            ["assign", "--key=\u00fc", "1"],
+            ["assign", "--key=\udcff", "1"],
+            ["assign", "--key=a", "\u0661"],
+        ),
         *(["assign", "--key=a", str(ABSENT)], ["assign", "--json", "--key=\u00fc", "1"]),
-        *(["run", "--key=\u00fc", "--", "true"], ["run", "--", "/bin/\u00fc"], ["run", "--", "/bin/\udcff\n"]),
+        *(
+            ["run", "--key=\u00fc", "--", "true"],
+            ["run", "--", "/bin/\u00fc"],
+            ["run", "--", "/bin/\udcff\n"],
+        ),
         *(["run", "--key=\u00fc\n", "--", "/bin/\u00fc"], ["release", "--key=\u00fc"], ["list"]),
-        *(["run", "--label=\u00fc=", "--kye=a", "--", "/bin/env"], ["run", "--rmid-wait", "--", "/bin/env"]),
-        *(["run", "--wait", "--label=a=\u00fc\n", "--rmid-wait=x", "--", "/bin/env"], ["run", "--", "/"]),
+        *(
+            ["run", "--label=\u00fc=", "--kye=a", "--", "/bin/env"],
+            ["run", "--rmid-wait", "--", "/bin/env"],
+        ),
+        *(
+            ["run", "--wait", "--label=a=\u00fc\n", "--rmid-wait=x", "--", "/bin/env"],
+            ["run", "--", "/"],
+        ),
     ):
         stage.ask(*words)
 
@@ -312,7 +408,13 @@ def call_wrongly(stage: Stage) -> None:
     path.write_bytes(json.dumps(line).encode() + b'\n{"\xff\n' + b"[" * 100_000)
     stage.run()
     for words in (
-        *(["\u00fc"], ["list", "--\u00fc"], ["show", "\u00fc"], ["top", "--interval=\u0661"], ["help", "\u00fc"]),
+        *(
+            ["\u00fc"],
+            ["list", "--\u00fc"],
+            ["show", "\u00fc"],
+            ["top", "--interval=\u0661"],
+            ["help", "\u00fc"],
+        ),
         *(
             ["metrics", "--listen=\u00fc:80"],
             ["metrics", "--textfile=/dev/null/\u00fc"],
@@ -346,7 +448,9 @@ def test_failure_is_the_same_in_both_forms(
     model: Mounted, log: DevLog, cgroup: Cgroup, tmp_path: Path, play: Callable[[Stage], None]
 ) -> None:
     def play_on(program: Path) -> list[str]:
-        """Play until no time of the program's own is over, as on a busy machine: that says nothing of its form."""
+        """Play until no time of the program's own is over, as on a busy machine:
+        that says nothing of its form.
+        """
         while True:
             stage = Stage(program, model, log, cgroup, tmp_path)
             log.lines()

@@ -34,9 +34,13 @@ STOPPED = sorted(STATES.glob("*-poststop.json"))
 PYTHONS = [(str(python.path), "-I", "-S") for python in interpreters.oldest_and_newest()]
 
 
-@pytest.fixture(params=[()] if shipped() == NATIVE else PYTHONS, ids=lambda python: "".join(python[:1]))
+@pytest.fixture(
+    params=[()] if shipped() == NATIVE else PYTHONS, ids=lambda python: "".join(python[:1])
+)
 def any_hook(request: pytest.FixtureRequest, hook: Hook) -> Hook:
-    """The ELF file; or the .pyz under one Python without site-packages, so that only the standard library is found."""
+    """The ELF file; or the .pyz under one Python without site-packages,
+    so that only the standard library is found.
+    """
     return Hook(hook.resctrl_root, hook.run_dir, python=request.param)
 
 
@@ -60,7 +64,8 @@ def test_states_at_createruntime(any_hook: Hook) -> None:
         text, key = path.read_text(), CREATED_KEYS[stage_of(path)]
         container = json.loads(text)["id"]
         with task() as init:
-            if "-" in key and not key.startswith("buildah"):  # a pod's UID: its runtime makes the container's cgroup
+            # A pod's UID: its runtime makes the container's cgroup.
+            if "-" in key and not key.startswith("buildah"):
                 place_in_pod(init.pid, key, container)
             outcome = any_hook(with_pid(text, init.pid))
             assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", ""), path.name

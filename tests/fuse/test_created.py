@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that begin and end between two scrapes of a real Prometheus: `increase()` counts all of them with --created."""
+"""Jobs that begin and end between two scrapes of a real Prometheus:
+`increase()` counts all of them with --created.
+"""
 
 from __future__ import annotations
 
@@ -68,16 +70,25 @@ def server(resctrl: Mounted, hook: Hook, tmp_path: Path) -> Iterator[Prometheus]
     with ExitStack() as stack:
         _, url = stack.enter_context(listening(hook, "--created"))
         read(url)
-        job = {"job_name": "created", "honor_labels": True, "scrape_interval": "1s", "scrape_timeout": "1s"}
+        job = {
+            "job_name": "created",
+            "honor_labels": True,
+            "scrape_interval": "1s",
+            "scrape_timeout": "1s",
+        }
         job["static_configs"] = [{"targets": [stack.enter_context(target())]}]
         config = json.dumps({"scrape_configs": [job]})
-        served = stack.enter_context(prometheus.serving(tmp_path, tmp_path / "data", config=config, options=(FLAG,)))
+        served = stack.enter_context(
+            prometheus.serving(tmp_path, tmp_path / "data", config=config, options=(FLAG,))
+        )
         wait(lambda: bool(served.ask("max_over_time(up[1h]) == 1")))
         for number, (name, joules) in enumerate(JOBS.items()):
             run(hook, resctrl, name, number, joules)
             read(url)
-        wait(lambda: all(f'pod="{name}"'.encode() in read(url) for name in JOBS))  # that of the last second is shared
-        wait(lambda: len(served.ask(f"last_over_time({JOULES}[1h])")) == 2 * len(JOBS))  # two packages each
+        # That of the last second is shared.
+        wait(lambda: all(f'pod="{name}"'.encode() in read(url) for name in JOBS))
+        # Two packages each.
+        wait(lambda: len(served.ask(f"last_over_time({JOULES}[1h])")) == 2 * len(JOBS))
         yield served
 
 
@@ -97,5 +108,7 @@ def of_jobs(answer: dict[frozenset[tuple[str, str]], float]) -> dict[str, float]
 
 def test_queries_count_all_that_short_jobs_used(server: Prometheus) -> None:
     at = server.find_last_scrape(JOULES)
-    assert of_jobs(server.ask(f"sum by (pod) (increase({JOULES}[1h]))", at)) == pytest.approx(JOBS, rel=1e-9)
+    assert of_jobs(server.ask(f"sum by (pod) (increase({JOULES}[1h]))", at)) == pytest.approx(
+        JOBS, rel=1e-9
+    )
     assert server.list_series(BEGUN) == [], "with the flag they are no series of their own"

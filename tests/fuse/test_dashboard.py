@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard's panels against what is true; those of power and energy at every scrape interval from 5 to 60 seconds.
+"""The dashboard's panels against what is true;
+those of power and energy at every scrape interval from 5 to 60 seconds.
 
-A real Prometheus evaluates them over samples of the endpoint, which measures when it is scraped, and of node_exporter,
-which shows the last file that the textfile timer had written. The timer's period and the queries' Min step are those
-that the project ships.
+A real Prometheus evaluates them over samples of the endpoint, which measures when it is scraped,
+and of node_exporter, which shows the last file that the textfile timer had written. The timer's
+period and the queries' Min step are those that the project ships.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from tests.support.prometheus import TARGET, Labels, Prometheus, attach
 from tests.unit.documents import blocks, page
 from tests.unit.metrics import BILL, EVERYTHING, FAMILIES, make_inventory, make_key
 
-PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
+PANELS: list[dict[str, Any]] = json.loads(
+    (ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text()
+)["panels"]
 TARGETS: dict[str, dict[str, Any]] = {
     panel["title"]: panel["targets"][0] for panel in PANELS if panel.get("targets") is not None
 }
@@ -51,7 +54,9 @@ def period() -> int:
 
 
 def written(seconds: int) -> Iterator[float]:
-    """When a timer of so many seconds writes its file: up to a second late, so that it meets scrapes in each phase."""
+    """When a timer of so many seconds writes its file: up to a second late,
+    so that it meets scrapes in each phase.
+    """
     at, number = START - 2.0 * seconds, 0
     while at < START + HOUR:
         yield at
@@ -59,7 +64,9 @@ def written(seconds: int) -> Iterator[float]:
         at += seconds + number * 0.37 % 1
 
 
-def scrape(job: str, interval: int, see: Callable[[int], float | None], **labels: str) -> Iterator[Sample]:
+def scrape(
+    job: str, interval: int, see: Callable[[int], float | None], **labels: str
+) -> Iterator[Sample]:
     """What a scrape every `interval` seconds sees."""
     target = {"job": job, "instance": f"{job}:{interval}", "domain": "PKG_00", "ctrl_group": "/"}
     for at in range(START, START + HOUR + 1, interval):
@@ -131,14 +138,21 @@ def fill_in(target: dict[str, Any], job: str, namespace: str = ".*", window: str
 
 
 def ask_power(server: Prometheus, job: str, window: str = "") -> dict[str, list[float]]:
-    """The points of a graph by namespace, which is one for each scrape interval. They meet scrapes in all phases."""
+    """The points of a graph by namespace, which is one for each scrape interval.
+
+    They meet scrapes in all phases.
+    """
     asked = fill_in(TARGETS["Power by namespace (rate)"], job, window=window)
     answer = server.ask_range(asked, START + 600, START + HOUR, 7)
     return {dict(series)["namespace"]: [*values.values()] for series, values in answer.items()}
 
 
-@pytest.mark.parametrize(("job", "low", "high"), [("endpoint", 0.99, 1.01), ("textfile", 0.75, 1.25)])
-def test_power_is_true_at_every_scrape_interval(server: Prometheus, job: str, low: float, high: float) -> None:
+@pytest.mark.parametrize(
+    ("job", "low", "high"), [("endpoint", 0.99, 1.01), ("textfile", 0.75, 1.25)]
+)
+def test_power_is_true_at_every_scrape_interval(
+    server: Prometheus, job: str, low: float, high: float
+) -> None:
     power = ask_power(server, job)
     assert power.keys() == {f"every-{interval}" for interval in INTERVALS}
     for name, values in power.items():
@@ -148,8 +162,12 @@ def test_power_is_true_at_every_scrape_interval(server: Prometheus, job: str, lo
 
 def test_the_energy_of_jobs_shorter_than_a_scrape_is_what_they_used(server: Prometheus) -> None:
     for interval in INTERVALS:
-        asked = fill_in(TARGETS["Energy by pod or container"], "jobs", namespace=f"every-{interval}")
-        by_pod = {dict(series)["pod"]: value for series, value in server.ask(asked, START + HOUR).items()}
+        asked = fill_in(
+            TARGETS["Energy by pod or container"], "jobs", namespace=f"every-{interval}"
+        )
+        by_pod = {
+            dict(series)["pod"]: value for series, value in server.ask(asked, START + HOUR).items()
+        }
         steady, restarted = by_pod.pop("steady"), by_pod.pop("restarted")
         assert by_pod == {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
         assert HOUR // 2 - 2 * interval <= steady / WATTS <= HOUR // 2
@@ -159,7 +177,9 @@ def test_the_energy_of_jobs_shorter_than_a_scrape_is_what_they_used(server: Prom
 def test_the_query_of_the_documents_for_short_jobs_is_right_too(server: Prometheus) -> None:
     (text,) = blocks(page("docs/metrics.md", "Jobs that are shorter than a scrape"))
     asked = text.replace("1h", "30m").replace(ENERGY, f'{ENERGY}{{instance="jobs:15"}}')
-    shown = {dict(series)["pod"]: value for series, value in server.ask(asked, START + HOUR).items()}
+    shown = {
+        dict(series)["pod"]: value for series, value in server.ask(asked, START + HOUR).items()
+    }
     used = {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
     assert {name: shown[name] for name in used} == used
 
@@ -168,7 +188,9 @@ def test_the_query_of_the_documents_for_short_jobs_is_right_too(server: Promethe
 
 RATE = 100.0
 EXPRESSIONS: dict[tuple[str, str], str] = {
-    (panel["title"], target["refId"]): target["expr"] for panel in PANELS for target in panel.get("targets", [])
+    (panel["title"], target["refId"]): target["expr"]
+    for panel in PANELS
+    for target in panel.get("targets", [])
 }
 Series = dict[frozenset[tuple[str, str]], float]
 
@@ -176,7 +198,9 @@ Series = dict[frozenset[tuple[str, str]], float]
 def make_node_samples() -> Iterator[Sample]:
     """The program's own metrics with the labels that Prometheus attaches to them."""
     for name, family in FAMILIES.items():
-        for (labels, constant), at in product(family.samples.items(), range(START, START + HOUR + 1, 15)):
+        for (labels, constant), at in product(
+            family.samples.items(), range(START, START + HOUR + 1, 15)
+        ):
             value = RATE * (at - START) if name.endswith("_total") else constant
             yield name, attach(dict(labels), {**TARGET, "instance": "a"}), value, at
 
@@ -191,8 +215,14 @@ def each(label: str, values: Mapping[str, float]) -> Series:
 
 POD = one(RATE, namespace="n", pod="p")
 ALONE = {"instance": "a", "name": "p"}
-STATES = {"live": 1, "taken": 1, **dict.fromkeys(("completed", "lingering", "recovering", "unreadable"), 0)}
-REASONS = [dict(labels)["reason"] for labels in FAMILIES["resctrl_mon_unmonitored_runs_total"].samples]
+STATES = {
+    "live": 1,
+    "taken": 1,
+    **dict.fromkeys(("completed", "lingering", "recovering", "unreadable"), 0),
+}
+REASONS = [
+    dict(labels)["reason"] for labels in FAMILIES["resctrl_mon_unmonitored_runs_total"].samples
+]
 UNKNOWN = sum(FAMILIES["resctrl_mon_use_unknown"].samples.values())
 TRUTH: dict[tuple[str, str], Series] = {
     ("Power by namespace (rate)", "A"): one(RATE, namespace="n"),
@@ -201,7 +231,9 @@ TRUTH: dict[tuple[str, str], Series] = {
     ("Power by pod or container (rate)", "B"): one(RATE, **ALONE),
     ("Energy by namespace", "A"): one(RATE * HOUR / 2, namespace="n"),
     ("Energy by namespace", "B"): one(RATE * HOUR / 2),
-    ("Energy by label of jobs", "A"): {frozenset({("label", "user"), ("value", "ann")}): RATE * HOUR / 2},
+    ("Energy by label of jobs", "A"): {
+        frozenset({("label", "user"), ("value", "ann")}): RATE * HOUR / 2
+    },
     ("Runs of which a part is unknown", "A"): one(RATE * HOUR / 2, namespace="n"),
     ("Runs of which a part is unknown", "B"): one(RATE * HOUR / 2),
     ("Energy by pod or container", "A"): one(RATE * HOUR / 2, namespace="n", pod="p"),
@@ -214,17 +246,25 @@ TRUTH: dict[tuple[str, str], Series] = {
     ("Memory traffic by pod or container (rate)", "B"): one(RATE, **ALONE),
     ("Local memory traffic by pod or container (rate)", "A"): POD,
     ("Local memory traffic by pod or container (rate)", "B"): one(RATE, **ALONE),
-    **{("Memory traffic that is charged to no pod (rate)", ref): one(RATE, ctrl_group="/") for ref in "AB"},
+    **{
+        ("Memory traffic that is charged to no pod (rate)", ref): one(RATE, ctrl_group="/")
+        for ref in "AB"
+    },
     ("Last level cache by pod or container", "A"): one(1, namespace="n", pod="p"),
     ("Last level cache by pod or container", "B"): one(1, **ALONE),
     ("Last level cache of tasks without a group", "A"): one(1, ctrl_group="/"),
-    ("RMIDs in use", "A"): {**one(1, instance="a", owner="ours"), **one(1, instance="a", owner="others")},
+    ("RMIDs in use", "A"): {
+        **one(1, instance="a", owner="ours"),
+        **one(1, instance="a", owner="others"),
+    },
     ("RMIDs in use", "B"): one(8, instance="a"),
     ("RMIDs in use of limit", "A"): one(2 / 8, instance="a"),
     ("Orphans", "A"): one(0, instance="a"),
     ("Unmonitored containers by reason", "A"): one(1, reason="io"),
     **{("Unmonitored containers by reason", ref): {} for ref in "BC"},
-    ("Unmonitored containers by reason", "I"): each("reason", dict.fromkeys(REASONS, RATE * HOUR / 2)),
+    ("Unmonitored containers by reason", "I"): each(
+        "reason", dict.fromkeys(REASONS, RATE * HOUR / 2)
+    ),
     **{("Unmonitored containers by reason", ref): one(0) for ref in "DEF"},
     **{("Unmonitored containers by reason", ref): one(1) for ref in "GH"},
     ("Keys by state", "A"): each("state", STATES),
@@ -234,7 +274,10 @@ TRUTH: dict[tuple[str, str], Series] = {
     ("Members", "A"): each("state", {"alive": 0, "dead": 0}),
     ("Members", "B"): one(0),
     ("Versions", "A"): one(1, version=__version__),
-    **{("Actions of reconcile by verb (rate)", ref): each("verb", dict.fromkeys(VERBS, RATE)) for ref in "AB"},
+    **{
+        ("Actions of reconcile by verb (rate)", ref): each("verb", dict.fromkeys(VERBS, RATE))
+        for ref in "AB"
+    },
     ("Duration of reconcile, and what it left", "A"): one(0, instance="a"),
     ("Duration of reconcile, and what it left", "B"): {},
     ("Since the last reconcile", "A"): one(START + HOUR - 2),
@@ -252,7 +295,9 @@ def test_each_panel_shows_what_is_true(server: Prometheus) -> None:
     assert EXPRESSIONS.keys() == TRUTH.keys()
     for asked, expression in EXPRESSIONS.items():
         shown = server.ask(fill_in({"expr": expression}, TARGET["job"], window="60s"), START + HOUR)
-        assert shown == {series: pytest.approx(value, rel=0.01) for series, value in TRUTH[asked].items()}, asked
+        assert shown == {
+            series: pytest.approx(value, rel=0.01) for series, value in TRUTH[asked].items()
+        }, asked
 
 
 # --- A node with Podman alone, and the jobs of one hour
@@ -275,11 +320,17 @@ WHEN_WELL = {
 
 
 def make_podman_samples() -> Iterator[Sample]:
-    """Each counter of a container grows by RATE a second while it runs, and stays for TTL; the node's always grow."""
+    """Each counter of a container grows by RATE a second while it runs, and stays for TTL;
+    the node's always grow.
+    """
     for number, (key, name, begin, seconds) in enumerate(PODMAN):
         state = KeyState(key=key, kind="container", name=name or "")
-        inventory = make_inventory(**{**vars(EVERYTHING), "keys": [make_key(state)], "failures": []})
-        for family in make_families(inventory, None, BILL._replace(namespaces={"": BILL.namespaces[""]})):
+        inventory = make_inventory(
+            **{**vars(EVERYTHING), "keys": [make_key(state)], "failures": []}
+        )
+        for family in make_families(
+            inventory, None, BILL._replace(namespaces={"": BILL.namespaces[""]})
+        ):
             for labels, value in family.samples.items():
                 is_own = dict(labels).get("key") == key
                 if not is_own and number:
@@ -287,8 +338,15 @@ def make_podman_samples() -> Iterator[Sample]:
                 first, life = (begin, seconds) if is_own else (0, HOUR)
                 stay = 0 if family.name.endswith("_llc_occupancy_bytes") else TTL
                 for at in range(first, min(first + life + stay, HOUR) + 1, 15):
-                    grown = RATE * min(at - first, life) if family.name.endswith("_total") else value
-                    yield family.name, {**dict(labels), "job": "podman", "instance": "p"}, grown, START + at
+                    grown = (
+                        RATE * min(at - first, life) if family.name.endswith("_total") else value
+                    )
+                    yield (
+                        family.name,
+                        {**dict(labels), "job": "podman", "instance": "p"},
+                        grown,
+                        START + at,
+                    )
 
 
 def ask_podman(server: Prometheus, title: str, ref: str) -> Series:
@@ -300,18 +358,32 @@ def ask_podman(server: Prometheus, title: str, ref: str) -> Series:
     ("title", "shown"),
     [
         ("Power by pod or container (rate)", dict.fromkeys(("db", "job-17", UNNAMED[:12]), RATE)),
-        ("Memory traffic by pod or container (rate)", dict.fromkeys(("db", "job-17", UNNAMED[:12]), RATE)),
-        ("Local memory traffic by pod or container (rate)", dict.fromkeys(("db", "job-17", UNNAMED[:12]), RATE)),
-        ("Last level cache by pod or container", dict.fromkeys(("db", "job-17", UNNAMED[:12]), 1.0)),
+        (
+            "Memory traffic by pod or container (rate)",
+            dict.fromkeys(("db", "job-17", UNNAMED[:12]), RATE),
+        ),
+        (
+            "Local memory traffic by pod or container (rate)",
+            dict.fromkeys(("db", "job-17", UNNAMED[:12]), RATE),
+        ),
+        (
+            "Last level cache by pod or container",
+            dict.fromkeys(("db", "job-17", UNNAMED[:12]), 1.0),
+        ),
         (
             "Energy by pod or container",
             {"db": RATE * HOUR / 2, UNNAMED[:12]: RATE * HOUR / 2, "job-17": RATE * (200 + 90)},
         ),
     ],
 )
-def test_podmans_containers_are_shown_by_their_names(server: Prometheus, title: str, shown: dict[str, float]) -> None:
+def test_podmans_containers_are_shown_by_their_names(
+    server: Prometheus, title: str, shown: dict[str, float]
+) -> None:
     """Jobs of one name are one series, and what they used in the last half hour is added up."""
-    answer = {tuple(sorted(dict(labels).items())): value for labels, value in ask_podman(server, title, "B").items()}
+    answer = {
+        tuple(sorted(dict(labels).items())): value
+        for labels, value in ask_podman(server, title, "B").items()
+    }
     truth = {(("instance", "p"), ("name", name)): value for name, value in shown.items()}
     assert answer == pytest.approx(truth, rel=0.01)
     assert ask_podman(server, title, "A") == {}

@@ -15,23 +15,38 @@ import pytest
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
 from tests.support.hook import PYZ, Hook, shipped
-from tests.support.machine import HOOKS_DIR, LEFT, LINK, PROGRAM, UNITS, UNPRIVILEGED, ScratchMachine
+from tests.support.machine import (
+    HOOKS_DIR,
+    LEFT,
+    LINK,
+    PROGRAM,
+    UNITS,
+    UNPRIVILEGED,
+    ScratchMachine,
+)
 
 
 class InstalledNode:
-    """A machine with an installation, the model of resctrl, and a systemd whose timer is active; `watch` is off."""
+    """A machine with an installation, the model of resctrl,
+    and a systemd whose timer is active; `watch` is off.
+    """
 
     def __init__(self, directory: Path, resctrl: Mounted) -> None:
         self.resctrl = resctrl
         self.run_dir = directory / "records"
         (directory / "machine/var/lib").mkdir(parents=True)
-        self.machine = ScratchMachine(directory / "machine", f"mount --bind {directory}/machine/var/lib /var/lib")
+        self.machine = ScratchMachine(
+            directory / "machine", f"mount --bind {directory}/machine/var/lib /var/lib"
+        )
         self.path, self.program = self.machine.path, self.machine.put_program
         self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
         self.hook = Hook(resctrl.root, self.run_dir)
         self.path("/run/systemd/system").mkdir(parents=True)
         for name in ("systemctl", "systemd-tmpfiles", "crio"):
-            self.program(f"/usr/local/sbin/{name}", 'case "$*" in is-failed*|is-enabled*-watch.service) exit 1; esac')
+            self.program(
+                f"/usr/local/sbin/{name}",
+                'case "$*" in is-failed*|is-enabled*-watch.service) exit 1; esac',
+            )
         self.program("/usr/local/sbin/podman", 'test "$*" = --version && echo podman version 5.8.6')
         done = self.machine.run("install", "--for=both", *self.options)
         assert (done.returncode, done.stderr) == (0, "")
@@ -51,7 +66,9 @@ class InstalledNode:
         answer = json.loads(done.stdout)
         assert answer["well"] is (done.returncode == 0)
         problems = [
-            finding for finding in answer["findings"] if finding["level"] != "ok" and finding["subject"] != "root"
+            finding
+            for finding in answer["findings"]
+            if finding["level"] != "ok" and finding["subject"] != "root"
         ]
         assert all(finding["remedy"] for finding in problems)
         return done.returncode, problems
@@ -81,7 +98,9 @@ def test_all_is_well_with_cri_o_and_with_containerd(node: InstalledNode) -> None
 
 
 def test_a_program_that_does_not_run_is_a_failure(node: InstalledNode) -> None:
-    node.path(PROGRAM).write_bytes(PYZ.read_bytes().replace(b"#!/usr/bin/python3", b"#!/usr/bin/python9", 1))
+    node.path(PROGRAM).write_bytes(
+        PYZ.read_bytes().replace(b"#!/usr/bin/python3", b"#!/usr/bin/python9", 1)
+    )
     status, all_found = node.doctor()
     (finding,) = [finding for finding in all_found if finding["subject"] == "program"]
     assert (status, finding["level"]) == (1, "fail")
@@ -129,7 +148,9 @@ Harm = Callable[[InstalledNode], object]
 
 def cut(size: int) -> Harm:
     def harm(node: InstalledNode) -> None:
-        os.truncate(node.path(PROGRAM), node.path(PROGRAM).stat().st_size // 2 if size < 0 else size)
+        os.truncate(
+            node.path(PROGRAM), node.path(PROGRAM).stat().st_size // 2 if size < 0 else size
+        )
 
     return harm
 
@@ -147,13 +168,16 @@ def remove(*paths: str) -> Harm:
 
 
 def owned(owner: str, program: str) -> Harm:
-    """A package whose program is not executable, and a package manager that would install it again."""
+    """A package whose program is not executable,
+    and a package manager that would install it again.
+    """
 
     def harm(node: InstalledNode) -> None:
         node.path(PROGRAM).chmod(0o644)
         node.write(f"{os.path.dirname(PROGRAM)}/resctrl-mon-hook.owner", owner)
         node.program(
-            f"/usr/local/sbin/{program}", f'case "$*" in *reinstall*resctrl-mon-hook) chmod 755 {PROGRAM}; esac'
+            f"/usr/local/sbin/{program}",
+            f'case "$*" in *reinstall*resctrl-mon-hook) chmod 755 {PROGRAM}; esac',
         )
 
     return harm
@@ -177,7 +201,9 @@ def recorded(place: str, **fields: object) -> Harm:
 
 
 def hung(node: InstalledNode) -> None:
-    """A watch that hangs: systemd's SIGTERM ends it, and the next one has not written its record yet."""
+    """A watch that hangs: systemd's SIGTERM ends it,
+    and the next one has not written its record yet.
+    """
     recorded("watch.json", alive_at=1.0)(node)
     node.program(
         "/usr/local/sbin/systemctl",
@@ -220,7 +246,9 @@ def with_options(harm: Harm) -> Harm:
 
 def with_a_foreign_name(node: InstalledNode) -> None:
     """The administrator's own file calls the program, and ours are gone."""
-    node.write(f"{HOOKS_DIR}/50-meter.json", node.path(JSON).read_text().replace("podman", "all", 1))
+    node.write(
+        f"{HOOKS_DIR}/50-meter.json", node.path(JSON).read_text().replace("podman", "all", 1)
+    )
     remove(JSON, OF_KUBERNETES, PROGRAM)(node)
 
 
@@ -263,14 +291,30 @@ FAILED = {
     "time": "2026-01-02T03:04:05Z",
 }
 NOW = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 1.0}
-OWED = {"history_file": f"{HISTORY}/history.jsonl", "owed": {"lines": ["{}"], "why": "ENOSPC"}, **NOW}
+OWED = {
+    "history_file": f"{HISTORY}/history.jsonl",
+    "owed": {"lines": ["{}"], "why": "ENOSPC"},
+    **NOW,
+}
 Remedy = tuple[Harm, str, tuple[str, ...]]
 OF_THE_PROGRAM: dict[str, Remedy] = {
     "no hooks.d file": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", ()),
-    "no hooks.d file, by the link": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", (LINK,)),
-    "no hooks.d file, by the program": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", (PROGRAM,)),
+    "no hooks.d file, by the link": (
+        remove(JSON, OF_KUBERNETES),
+        "calls resctrl-mon-hook",
+        (LINK,),
+    ),
+    "no hooks.d file, by the program": (
+        remove(JSON, OF_KUBERNETES),
+        "calls resctrl-mon-hook",
+        (PROGRAM,),
+    ),
     "no program": (remove(PROGRAM), "is missing, or only", ()),
-    "a stub": (lambda node: node.path(PROGRAM).write_text(LEFT[PROGRAM]), "is missing, or only", ()),
+    "a stub": (
+        lambda node: node.path(PROGRAM).write_text(LEFT[PROGRAM]),
+        "is missing, or only",
+        (),
+    ),
     "not executable": (chmod(PROGRAM, 0o644), "cannot start: EACCES", ()),
     "not executable, by Python": (chmod(PROGRAM, 0o644), "cannot start: EACCES", (PYTHON, PROGRAM)),
     "cut to a half": (cut(-1), f"{PROGRAM} is damaged", ()),
@@ -279,45 +323,93 @@ OF_THE_PROGRAM: dict[str, Remedy] = {
     "of a package of Debian": (owned("deb", "apt"), "cannot start: EACCES", ()),
     "of an RPM": (owned("rpm", "dnf"), "cannot start: EACCES", ()),
     "reconcile has not run": (lambda _node: None, "it has not ended since boot", ()),
-    "reconcile has not run, by the link": (lambda _node: None, "it has not ended since boot", (LINK,)),
+    "reconcile has not run, by the link": (
+        lambda _node: None,
+        "it has not ended since boot",
+        (LINK,),
+    ),
     "with options: no program": (with_options(remove(PROGRAM)), "is missing, or only", ()),
     "with options: cut to a half": (with_options(cut(-1)), f"{PROGRAM} is damaged", ()),
-    "with options: no link": (with_options(remove(LINK)), f"{LINK} is missing, or leads nowhere", ()),
+    "with options: no link": (
+        with_options(remove(LINK)),
+        f"{LINK} is missing, or leads nowhere",
+        (),
+    ),
     "a hooks.d file of the administrator's": (with_a_foreign_name, "is missing, or only", ()),
     "no link": (remove(LINK), f"{LINK} is missing, or leads nowhere", ()),
     "for jobs: no link": (for_jobs(remove(LINK)), f"{LINK} is missing, or leads nowhere", ()),
     "for jobs: no program": (for_jobs(remove(PROGRAM)), "is missing, or only", ()),
     "for jobs: cut to its beginning": (for_jobs(cut(100)), "does not run", ()),
-    "for jobs: reconcile has not run": (for_jobs(lambda _node: None), "it has not ended since boot", ()),
+    "for jobs: reconcile has not run": (
+        for_jobs(lambda _node: None),
+        "it has not ended since boot",
+        (),
+    ),
 }
 OF_THE_NODE: dict[str, Remedy] = {
-    "a program that all may write": (chmod(PROGRAM, 0o777), f"{PROGRAM} is not owned by root, or", ()),
-    "a program of a user": (lambda node: os.chown(node.path(PROGRAM), 1000, 1000), f"{PROGRAM} is not owned by", ()),
-    "a hooks.d file that all may write": (chmod(JSON, 0o666), f"{JSON} is not owned by root, or", ()),
+    "a program that all may write": (
+        chmod(PROGRAM, 0o777),
+        f"{PROGRAM} is not owned by root, or",
+        (),
+    ),
+    "a program of a user": (
+        lambda node: os.chown(node.path(PROGRAM), 1000, 1000),
+        f"{PROGRAM} is not owned by",
+        (),
+    ),
+    "a hooks.d file that all may write": (
+        chmod(JSON, 0o666),
+        f"{JSON} is not owned by root, or",
+        (),
+    ),
     "a hooks.d file of a user": (
         lambda node: os.chown(node.path(JSON), 1000, 1000),
         f"{JSON} is not owned by root",
         (),
     ),
-    "a directory that all may write": (chmod(HOOKS_DIR, 0o777), f"{HOOKS_DIR} is not owned by root, or", ()),
+    "a directory that all may write": (
+        chmod(HOOKS_DIR, 0o777),
+        f"{HOOKS_DIR} is not owned by root, or",
+        (),
+    ),
     "not mounted": (unmounted, "not mounted on", ()),
     "mounted read-only": (read_only, "resctrl is mounted read-only", ()),
     "a read-only history": (read_only_history, f"{HISTORY} is mounted read-only", ()),
     "no timer": (remove(f"{UNITS}.timer"), "it has not ended since boot", ()),
-    "a file for a run directory": (lambda node: node.run_dir.touch(), "is a file, not a directory", ()),
+    "a file for a run directory": (
+        lambda node: node.run_dir.touch(),
+        "is a file, not a directory",
+        (),
+    ),
     "a link for a run directory": (run_directory_elsewhere, "is a link to /", ()),
     "a group without a record": (
         lambda node: (node.resctrl.root / "mon_groups/oci-x").mkdir(),
         "1 group of ours that no record names",
         (),
     ),
-    "a history that all may change": (chmod(HISTORY, 0o777), f"{HISTORY} is not owned by root, or", ()),
+    "a history that all may change": (
+        chmod(HISTORY, 0o777),
+        f"{HISTORY} is not owned by root, or",
+        (),
+    ),
     "a damaged record": (recorded("groups/x.json"), "groups/x.json: ", ()),
-    "a line of history that waits": (recorded("groups/x.json", key="x", kind="container", **OWED), "1 line for", ()),
+    "a line of history that waits": (
+        recorded("groups/x.json", key="x", kind="container", **OWED),
+        "1 line for",
+        (),
+    ),
     "no directory of the history": (without_history, f"{HISTORY} is no directory", ()),
     "a file for a directory": (with_a_file_for_a_history, f"{HISTORY} is no directory", ()),
-    "a container that is not monitored": (recorded("unmonitored/web.json", **FAILED), "1 container: web", ()),
-    "for jobs: no directory of the history": (for_jobs(without_history), f"{HISTORY} is no directory", ()),
+    "a container that is not monitored": (
+        recorded("unmonitored/web.json", **FAILED),
+        "1 container: web",
+        (),
+    ),
+    "for jobs: no directory of the history": (
+        for_jobs(without_history),
+        f"{HISTORY} is no directory",
+        (),
+    ),
     "a watch that hangs": (hung, "it last wrote its record", ()),
     "a view that nothing keeps": (recorded("view.json", alive_at=1.0), "nothing keeps", ()),
     "a view whose service does not run": (enabled, "its service is enabled", ()),
@@ -329,12 +421,22 @@ ON_BOTH_FORMS = [pytest.param(case, marks=pytest.mark.both_forms) for case in OF
 
 def list_hook_files(node: InstalledNode) -> dict[str, str]:
     """The hooks.d files; with one of them, also whether the timer's reconcile adopts."""
-    files = {path.name: path.read_text() for path in node.path(HOOKS_DIR).glob("*.json") if path.is_file()}
-    return {**files, "unit": str("--adopt" in node.path(f"{UNITS}.service").read_text())} if files else {}
+    files = {
+        path.name: path.read_text()
+        for path in node.path(HOOKS_DIR).glob("*.json")
+        if path.is_file()
+    }
+    return (
+        {**files, "unit": str("--adopt" in node.path(f"{UNITS}.service").read_text())}
+        if files
+        else {}
+    )
 
 
 @pytest.mark.parametrize("case", [*ON_BOTH_FORMS, *OF_THE_NODE])
-def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(node: InstalledNode, case: str) -> None:
+def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(
+    node: InstalledNode, case: str
+) -> None:
     harm, text, program = {**OF_THE_PROGRAM, **OF_THE_NODE}[case]
     harm(node)
     before = list_hook_files(node)
@@ -344,7 +446,10 @@ def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(node: Ins
     assert commands
     _, left = node.doctor(*program, before="\n".join(commands))
     assert not before or list_hook_files(node) == before, "a remedy keeps targets and options"
-    left = [row for row in left if row["subject"] != "unhooked"]  # this machine's own containers, once reconcile ran
+    # This machine's own containers, once reconcile ran.
+    left = [row for row in left if row["subject"] != "unhooked"]
     # While the run directory cannot be used, the last finding does not show
-    known = {row["found"] for row in findings if row is not finding} | {"it has not ended since boot"}
+    known = {row["found"] for row in findings if row is not finding} | {
+        "it has not ended since boot"
+    }
     assert {row["found"] for row in left} <= known - {finding["found"]}

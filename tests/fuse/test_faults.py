@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A little of each part of the fault campaign, and that strace does to a hook what the campaign takes it to do."""
+"""A little of each part of the fault campaign,
+and that strace does to a hook what the campaign takes it to do.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_some_have_few_descriptors_or_little_memory() -> None:
         processes.limit(campaign)
 
 
-def test_command_runs_if_some_calls_of_run_fail_or_little_is_left_and_not_if_run_is_killed() -> None:
+def test_command_runs_if_some_calls_of_run_fail_or_little_is_left_and_not_if_run_is_killed() -> (
+    None
+):
     with some("run", 25) as campaign:
         commands.run(campaign)
 

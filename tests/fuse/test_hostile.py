@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input: a clear reason, and not a file outside of the run directory and the group's own name."""
+"""Bad input: a clear reason, and not a file outside of the run directory
+and the group's own name.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def bad_name(text: bytes) -> str:
     return UNNAMED + formats.hash_of(text)
 
 
-UNREADABLE = {"no JSON": b"Segmentation fault", "10 MB": b'{"ociVersion": "1.0", "x": "' + b"x" * 10_000_000 + b'"}'}
+UNREADABLE = {
+    "no JSON": b"Segmentation fault",
+    "10 MB": b'{"ociVersion": "1.0", "x": "' + b"x" * 10_000_000 + b'"}',
+}
 """States that name no container. More of them, and fields that are wrong: unit/test_entry.py."""
 
 
@@ -37,7 +42,11 @@ def test_a_state_that_cannot_be_read(hook: Hook, verb: str, text: bytes) -> None
     assert outcome.status == 0
     assert "bad_state" in outcome.stderr
     assert outcome.stderr.count("\n") == 1
-    expected = {bad_name(text): "bad_state"} if len(text) <= 4 << 20 else dict.fromkeys(hook.reasons(), "bad_state")
+    expected = (
+        {bad_name(text): "bad_state"}
+        if len(text) <= 4 << 20
+        else dict.fromkeys(hook.reasons(), "bad_state")
+    )
     assert hook.reasons() == ({} if verb == "poststop" else expected)
     assert hook.groups() == set()
     strict = hook.with_options("--strict")(text, verb)
@@ -45,7 +54,9 @@ def test_a_state_that_cannot_be_read(hook: Hook, verb: str, text: bytes) -> None
 
 
 def made(hook: Hook, directory: Path, before: set[str]) -> set[str]:
-    """What is new in a directory, without the minute of a count; all of it is in the run directory."""
+    """What is new in a directory, without the minute of a count;
+    all of it is in the run directory.
+    """
     paths = [os.path.relpath(path, hook.run_dir) for path in snapshot(directory) - before]
     return {re.sub(r"^(logged(-.*)?)-\d+$", r"\1", path) for path in paths}
 
@@ -89,10 +100,15 @@ def test_a_bad_option_is_reported_and_ignored(hook: Hook, init: Task, words: lis
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"[]", b"{}", None], ids=repr)
 def test_an_unknown_verb_with_no_state_on_stdin_exits_with_2(text: bytes | None) -> None:
-    """Any pipe for stdin was taken for a runtime's, as in a script or a cron job. None: a terminal, without waiting."""
+    """Any pipe for stdin was taken for a runtime's, as in a script or a cron job.
+
+    None: a terminal, without waiting.
+    """
     terminal, stdin = os.openpty()
     source: dict[str, Any] = {"stdin": stdin} if text is None else {"input": text}
-    result = subprocess.run([shipped(), "lst"], **source, capture_output=True, check=False, timeout=300)
+    result = subprocess.run(
+        [shipped(), "lst"], **source, capture_output=True, check=False, timeout=300
+    )
     os.close(terminal)
     os.close(stdin)
     assert result.returncode == 2

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a usual start and end import, as seen in each CPython: the modules of the first part of the bytecode, and cheap
-ones that are written in C.
+"""What a usual start and end import, as seen in each CPython: the modules of the first part of the
+bytecode, and cheap ones that are written in C.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def beside(first_cgroup: Cgroup, container: str) -> AbstractContextManager[Cgrou
 
 
 @pytest.mark.parametrize("python", find(), ids=lambda python: ".".join(map(str, python.version)))
-def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook, python: Interpreter) -> None:
+def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(
+    hook: Hook, python: Interpreter
+) -> None:
     command = (*start_command(python.path), "-ISc")
     bare = imported([*command, TELLING + "import atexit;tell(0)"])
     runs: list[tuple[set[str], set[str]]] = []
@@ -74,7 +76,14 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook
             first_cgroup.add(first.pid)
             other.add(further.pid)
             for name, init in (("c1", first), ("c2", further)):
-                runs.append((COMES, imported(watched, created(name, init.pid, **{"io.kubernetes.pod.uid": uid}))))
+                runs.append(
+                    (
+                        COMES,
+                        imported(
+                            watched, created(name, init.pid, **{"io.kubernetes.pod.uid": uid})
+                        ),
+                    )
+                )
             for name, init in (("c2", further), ("c1", first)):
                 end(init)
                 runs.append((GOES, imported(watched, stopped(name))))
@@ -86,13 +95,23 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook
 
 
 def imported(command: Sequence[str], state: Mapping[str, object] | None = None) -> set[str]:
-    """What is imported by the end. The state is there when a hook starts: to wait for it takes more of the program."""
+    """What is imported by the end.
+
+    The state is there when a hook starts: to wait for it takes more of the program.
+    """
     read, write = os.pipe()
     os.write(write, json.dumps(state).encode())
     os.close(write)
     with open(read, "rb") as stdin:
         done = subprocess.run(
-            command, stdin=stdin, capture_output=True, text=True, env={}, cwd="/", check=False, timeout=300
+            command,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            env={},
+            cwd="/",
+            check=False,
+            timeout=300,
         )
     assert done.returncode == 0
     assert "resctrl-mon-hook: " not in done.stderr

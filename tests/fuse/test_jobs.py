@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run, assign and release, by the shipped file, with real processes. In every order: tests.simulator."""
+"""run, assign and release, by the shipped file, with real processes.
+
+In every order: tests.simulator.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ def running(hook: Hook, *words: str) -> Iterator[Task]:
 
 @contextmanager
 def family() -> Iterator[Task]:
-    with subprocess.Popen([sys.executable, "-ISc", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-ISc", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process
@@ -71,13 +76,20 @@ def name(pid: int) -> str:
     return f"job-{pid}-{born}"
 
 
-def test_command_takes_the_place_of_run_with_its_pid_and_is_in_a_group_of_its_own(hook: Hook) -> None:
+def test_command_takes_the_place_of_run_with_its_pid_and_is_in_a_group_of_its_own(
+    hook: Hook,
+) -> None:
     with running(hook, "--key=nightly") as process:
         assert Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sh\0-c\0")
         assert members(hook, "nightly") == {process.pid}
         assert process.pid in hook.tasks("oci-nightly")
         (listed,) = hook.answer("list")["keys"]
-        assert (listed["kind"], listed["key"], listed["name"], listed["state"]) == ("job", "nightly", "nightly", "live")
+        assert (listed["kind"], listed["key"], listed["name"], listed["state"]) == (
+            "job",
+            "nightly",
+            "nightly",
+            "live",
+        )
         assert hook.answer("show", "nightly")["members_alive"] == 1
         assert 'key="nightly"' in hook.ask("metrics").stdout
     outcome = hook.ask("reconcile", "--json")
@@ -91,7 +103,9 @@ def test_job_without_a_name_is_named_by_pid_and_start_time(hook: Hook) -> None:
         assert key == name(process.pid)
 
 
-@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", -signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", -signal.SIGTERM)]
+)
 def test_exit_status_and_signals_are_the_commands_own(hook: Hook, script: str, status: int) -> None:
     assert hook.ask("run", "--", "sh", "-c", script).status == status
 
@@ -109,13 +123,19 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def test_command_has_the_environment_of_run(hook: Hook) -> None:
-    """The umask, ignored signals, open files and the directory are those that run was started with."""
+    """The umask, ignored signals, open files and the directory are those
+    that run was started with.
+    """
     shell = ["sh", "-c", "umask; ls /proc/self/fd | wc -l; pwd; env | sort"]
     status = ["grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]  # a shell changes them
     setting = [sys.executable, "-ISc", SETTING]
     for words, command in itertools.product(([], ["--wait"]), (shell, status)):
-        wanted = subprocess.run([*setting, *command], env={"PLACE": "x"}, capture_output=True, text=True, check=True)
-        outcome = finish(replace(hook, wrapper=setting).open("run", *words, "--", *command, env={"PLACE": "x"}))
+        wanted = subprocess.run(
+            [*setting, *command], env={"PLACE": "x"}, capture_output=True, text=True, check=True
+        )
+        outcome = finish(
+            replace(hook, wrapper=setting).open("run", *words, "--", *command, env={"PLACE": "x"})
+        )
         assert (outcome.status, outcome.stderr, outcome.stdout) == (0, "", wanted.stdout)
 
 
@@ -140,11 +160,24 @@ libc.execve(words[0], *((ctypes.c_char_p * (len(texts) + 1))(*texts, None) for t
     ],
 )
 def test_command_has_each_entry_of_the_environment_as_it_came(
-    hook: Hook, tmp_path: Path, entries: str, around: str, words: tuple[str, ...], *, is_mounted: bool
+    hook: Hook,
+    tmp_path: Path,
+    entries: str,
+    around: str,
+    words: tuple[str, ...],
+    *,
+    is_mounted: bool,
 ) -> None:
-    """Entries without a name, without =, twice, in their order; also after a failure in syslog, and without /proc."""
+    """Entries without a name, without =, twice, in their order;
+    also after a failure in syslog, and without /proc.
+    """
     shell = ["unshare", "--mount", "sh", "-ec", f'{around or ":"}; exec "$@"', "sh"]
-    odd = [sys.executable, "-ISc", ODD.replace("str.encode", "os.fsencode").replace("ctypes,", "ctypes, os,"), entries]
+    odd = [
+        sys.executable,
+        "-ISc",
+        ODD.replace("str.encode", "os.fsencode").replace("ctypes,", "ctypes, os,"),
+        entries,
+    ]
     with DevLog(tmp_path) as log:
         place = hook if is_mounted else replace(hook, resctrl_root=tmp_path)
         place = replace(place, wrapper=[*log.wrapper, *shell, *odd])
@@ -155,7 +188,10 @@ def test_command_has_each_entry_of_the_environment_as_it_came(
             check=False,
             env={"PATH": os.defpath},
         )
-    assert (outcome.returncode, os.fsdecode(outcome.stdout).rstrip("\0").split("\0")) == (0, entries.split("|"))
+    assert (outcome.returncode, os.fsdecode(outcome.stdout).rstrip("\0").split("\0")) == (
+        0,
+        entries.split("|"),
+    )
     fails = not is_mounted or bool(around)
     assert outcome.stderr.count(b"the command runs, and is not monitored") == fails
     assert (b"/proc is not mounted" in outcome.stderr) == bool(around)
@@ -167,8 +203,16 @@ def test_command_has_each_entry_of_the_environment_as_it_came(
     [
         (["--label=account="], "'account=': not a label's value", {}),
         (["--label=", "--label=user=ann"], "'' is not K=V", {"user": "ann"}),
-        (["--label=9=x", "--label=user=ann", "--label=user=bob"], "'user=bob': one name has two", {"user": "ann"}),
-        ([f"--label=n{number}=x" for number in range(9)], "9 labels", {f"n{number}": "x" for number in range(8)}),
+        (
+            ["--label=9=x", "--label=user=ann", "--label=user=bob"],
+            "'user=bob': one name has two",
+            {"user": "ann"},
+        ),
+        (
+            [f"--label=n{number}=x" for number in range(9)],
+            "9 labels",
+            {f"n{number}": "x" for number in range(8)},
+        ),
         (["--linger=1.5", "--kye=a"], "unrecognized arguments: --linger=1.5 --kye=a", {}),
         (["--lock-timeout=1.2.3"], "'1.2.3' is not a number", {}),
         (["--snapshot-ttl=1.5"], "'1.5' is not a whole number", {}),
@@ -181,7 +225,15 @@ def test_wrong_option_is_said_and_ignored_and_the_command_runs_or_with_strict_it
 ) -> None:
     """With a line in syslog if the process did not join."""
     with hook.open(
-        "run", *words, "--key=a", *given, "--", "sh", "-c", "echo ready; read line; exit 7", stdin=subprocess.PIPE
+        "run",
+        *words,
+        "--key=a",
+        *given,
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read line; exit 7",
+        stdin=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -191,7 +243,9 @@ def test_wrong_option_is_said_and_ignored_and_the_command_runs_or_with_strict_it
     assert (process.returncode, stdout, said in stderr.decode()) == (7, b"", True)
     assert (b"is not monitored" in stderr) == (labels is None)
     hook.ask("reconcile")
-    expect_refusal(hook, 2, said, "run", *words, "--strict", "--key=a", *given, "--", "echo", "started")
+    expect_refusal(
+        hook, 2, said, "run", *words, "--strict", "--key=a", *given, "--", "echo", "started"
+    )
     hook.assert_clean()
 
 
@@ -210,7 +264,9 @@ def test_command_that_cannot_be_started_leaves_nothing(hook: Hook, tmp_path: Pat
         hook.assert_clean()
 
 
-def test_assigned_processes_are_in_the_group_with_threads_and_children_until_release(hook: Hook) -> None:
+def test_assigned_processes_are_in_the_group_with_threads_and_children_until_release(
+    hook: Hook,
+) -> None:
     with family() as first, task() as second:
         assert hook.ask("assign", "--key=batch", str(first.pid), str(second.pid)) == WELL
         child = int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text())
@@ -225,19 +281,32 @@ def test_assigned_processes_are_in_the_group_with_threads_and_children_until_rel
         assert (again.status, again.stderr.count("\n")) == (0, 1)
 
 
-def test_labels_of_a_job_are_on_the_screens_in_its_metrics_and_in_its_line(hook: Hook, tmp_path: Path) -> None:
+def test_labels_of_a_job_are_on_the_screens_in_its_metrics_and_in_its_line(
+    hook: Hook, tmp_path: Path
+) -> None:
     file = tmp_path / "history.jsonl"
     labels = {"user": "alice", "project": 'J\u00f6rg "x"'}
     words = [f"--label={name}={text}" for name, text in labels.items()]
     with running(hook, "--key=nightly", f"--history={file}", *words) as process:
-        assert hook.answer("list")["keys"][0]["labels"] == hook.answer("show", "nightly")["labels"] == labels
+        assert (
+            hook.answer("list")["keys"][0]["labels"]
+            == hook.answer("show", "nightly")["labels"]
+            == labels
+        )
         assert r'user=alice,project=J\xf6rg\x20"x"' in hook.ask("list").stdout
         assert r'label_user="alice",label_project="J\\xf6rg \"x\""' in hook.ask("metrics").stdout
-        expect_refusal(hook, 65, "user=alice", "assign", "--key=nightly", "--label=user=bob", str(process.pid))
+        expect_refusal(
+            hook, 65, "user=alice", "assign", "--key=nightly", "--label=user=bob", str(process.pid)
+        )
     hook.ask("reconcile")
     (line,) = map(json.loads, file.read_text().splitlines())
     jsonschema.validate(line, json.loads((REPOSITORY / "docs/history.schema.json").read_text()))
-    assert (line["kind"], line["key"], len(line["containers"]), line["labels"]) == ("job", "nightly", 1, labels)
+    assert (line["kind"], line["key"], len(line["containers"]), line["labels"]) == (
+        "job",
+        "nightly",
+        1,
+        labels,
+    )
     assert "alice  " in hook.ask("history", "--by=user", f"--history={file}").stdout
 
 
@@ -273,7 +342,9 @@ os.kill(pid.value, 9)
 """Starts a process with a given pid."""
 
 
-def test_process_that_takes_the_pid_while_assign_waits_for_the_lock_does_not_join(hook: Hook) -> None:
+def test_process_that_takes_the_pid_while_assign_waits_for_the_lock_does_not_join(
+    hook: Hook,
+) -> None:
     """Nor later: the record of the failure is about the process that was there."""
     with task() as first, task() as other, ExitStack() as stack:
         assert hook.ask("assign", "--key=batch", str(other.pid)) == WELL
@@ -285,7 +356,9 @@ def test_process_that_takes_the_pid_while_assign_waits_for_the_lock_does_not_joi
         recorded = name(first.pid)
         end(first)
         again = [sys.executable, "-ISc", AGAIN, str(first.pid)]
-        taker = stack.enter_context(subprocess.Popen(again, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        taker = stack.enter_context(
+            subprocess.Popen(again, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        )
         assert taker.stdout is not None
         assert taker.stdout.readline() == b"ready\n"
         lock.close()
@@ -300,7 +373,9 @@ def test_process_that_takes_the_pid_while_assign_waits_for_the_lock_does_not_joi
 
 def test_what_a_job_left_to_a_subreaper_of_another_job_stays_in_its_group(hook: Hook) -> None:
     command = [sys.executable, "-ISc", ADOPTING]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as parent:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
         first = int(parent.stdout.readline())
@@ -316,14 +391,18 @@ def test_what_a_job_left_to_a_subreaper_of_another_job_stays_in_its_group(hook: 
             assert (hook.tasks("oci-a"), hook.tasks("oci-b")) == ({second}, {parent.pid})
 
 
-def test_members_child_stays_in_its_group_when_a_call_fails_and_when_its_release_is_refused(hook: Hook) -> None:
+def test_members_child_stays_in_its_group_when_a_call_fails_and_when_its_release_is_refused(
+    hook: Hook,
+) -> None:
     with family() as parent, task() as other, ExitStack() as stack:
         assert hook.ask("assign", "--key=a", str(parent.pid)) == WELL
         child = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().strip()
         inside = hook.tasks("oci-a")
         lock = stack.enter_context((hook.run_dir / f"locks/{name(other.pid):-<65}").open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assign = stack.enter_context(hook.open("assign", "--key=a", "--lock-timeout=60", child, str(other.pid)))
+        assign = stack.enter_context(
+            hook.open("assign", "--key=a", "--lock-timeout=60", child, str(other.pid))
+        )
         wait(lambda: f"-> FLOCK  ADVISORY  WRITE {assign.pid} " in Path("/proc/locks").read_text())
         assert members(hook, "a") == {parent.pid, int(child)}
         end(other)
@@ -348,16 +427,25 @@ def expect_refusal(hook: Hook, status: int, word: object, *words: str) -> None:
 
 
 def test_wrong_command_lines_and_keys_are_refused(hook: Hook, init: Task) -> None:
-    for words in (["run"], ["run", "--"], ["run", "--key=a"], ["run", "true"], ["assign", "--key=a"], ["release"]):
+    for words in (
+        ["run"],
+        ["run", "--"],
+        ["run", "--key=a"],
+        ["run", "true"],
+        ["assign", "--key=a"],
+        ["release"],
+    ):
         expect_refusal(hook, 2, "", *words)
     for pid in ("x", "-1", "1.5", "9" * 30):
         expect_refusal(hook, 2, "", "assign", "--key=a", str(init.pid), pid)
     for key in ("../x", "--force", "", UID, "x" * 65):
         expect_refusal(hook, 65, repr(key[:80]), "assign", f"--key={key}", str(init.pid))
-        expect_refusal(hook, 65, repr(key[:80]), "run", "--strict", f"--key={key}", "--", "echo", "started")
-    assert {(failure["reason"], failure["key"], failure["pid"]) for failure in hook.failures().values()} == {
-        ("bad_key", None, init.pid)
-    }
+        expect_refusal(
+            hook, 65, repr(key[:80]), "run", "--strict", f"--key={key}", "--", "echo", "started"
+        )
+    assert {
+        (failure["reason"], failure["key"], failure["pid"]) for failure in hook.failures().values()
+    } == {("bad_key", None, init.pid)}
 
 
 def test_key_and_process_of_a_container_are_refused(hook: Hook) -> None:
@@ -373,14 +461,25 @@ def test_key_and_process_of_a_container_are_refused(hook: Hook) -> None:
         assert (hook.key("web"), hook.groups()) == before
 
 
-def test_processes_that_cannot_join_are_named_and_the_others_do_not_join_either(hook: Hook, init: Task) -> None:
+def test_processes_that_cannot_join_are_named_and_the_others_do_not_join_either(
+    hook: Hook, init: Task
+) -> None:
     with subprocess.Popen(["true"]) as zombie, family() as other:
         os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-        thread = next(int(tid) for tid in os.listdir(f"/proc/{other.pid}/task") if int(tid) != other.pid)
-        for pid, word in {zombie.pid: "zombie", 2**22 + 1: "no process", 1: "process 1", thread: "thread"}.items():
+        thread = next(
+            int(tid) for tid in os.listdir(f"/proc/{other.pid}/task") if int(tid) != other.pid
+        )
+        for pid, word in {
+            zombie.pid: "zombie",
+            2**22 + 1: "no process",
+            1: "process 1",
+            thread: "thread",
+        }.items():
             expect_refusal(hook, 2, f"{word}", "assign", "--key=a", str(init.pid), str(pid))
         assert hook.groups() == set()
-        assert {failure["pid"]: failure["reason"] for failure in hook.failures().values()} == {init.pid: "task_gone"}
+        assert {failure["pid"]: failure["reason"] for failure in hook.failures().values()} == {
+            init.pid: "task_gone"
+        }
 
 
 def test_process_in_another_class_is_refused(hook: Hook, init: Task) -> None:
@@ -451,7 +550,11 @@ def without_directory(hook: Hook) -> Iterator[Hook]:
     ],
 )
 def test_run_that_cannot_join_executes_the_command_with_the_three_traces_or_refuses(
-    hook: Hook, tmp_path: Path, happens: Callable[[Hook], AbstractContextManager[Hook]], status: int, reason: str
+    hook: Hook,
+    tmp_path: Path,
+    happens: Callable[[Hook], AbstractContextManager[Hook]],
+    status: int,
+    reason: str,
 ) -> None:
     """A failed assign has the traces as well, and its answer in JSON says why."""
     words = ["--lock-timeout=0", "--key=a"]
@@ -472,22 +575,33 @@ def test_run_that_cannot_join_executes_the_command_with_the_three_traces_or_refu
         assert b"the command runs, and is not monitored" in stderr
         outcome = logging.ask("assign", *words, str(other.pid), "--json")
         answer = json.loads(outcome.stdout)
-        assert (outcome.status, outcome.stderr.count("\n"), answer["problem"] in outcome.stderr) == (status, 1, True)
+        assert (
+            outcome.status,
+            outcome.stderr.count("\n"),
+            answer["problem"] in outcome.stderr,
+        ) == (status, 1, True)
         assert (answer["key"], answer["reason"]) == ("a", reason)
         assert answer["pids"] == [{"pid": other.pid, "outcome": "failed"}]
         if happens != without_directory:
             assert pids == {process.pid: ("run", reason, "a")}
             assert hook.failures().keys() >= {f"job-{other.pid}-{read_start(other.pid)}"}
-            listed = {problem["key"]: problem["reason"] for problem in hook.answer("list")["unmonitored"]}
+            listed = {
+                problem["key"]: problem["reason"] for problem in hook.answer("list")["unmonitored"]
+            }
             assert listed == {"a": reason}
             for verb in ("list", "list unmonitored", "doctor"):
                 assert f"a (job-{other.pid}-" in hook.ask(*verb.split()).stdout
             if happens != locked:
                 assert "a (job-" in hook.ask("show", "a").stderr + hook.ask("show", "a").stdout
-            assert f'resctrl_mon_unmonitored_containers{{reason="{reason}"}} 2' in hook.ask("metrics").stdout
+            assert (
+                f'resctrl_mon_unmonitored_containers{{reason="{reason}"}} 2'
+                in hook.ask("metrics").stdout
+            )
         lines = log.lines()
         # That resctrl is not mounted is in the log once in a boot.
-        assert [f" of a: {reason}: " in line for line in lines] == [True] * (0 if happens == unmounted else 2)
+        assert [f" of a: {reason}: " in line for line in lines] == [True] * (
+            0 if happens == unmounted else 2
+        )
 
 
 def read_start(pid: int) -> str:
@@ -495,7 +609,9 @@ def read_start(pid: int) -> str:
 
 
 @pytest.mark.knobs(rmids=2)
-def test_command_that_could_not_join_does_so_at_the_next_reconcile_and_has_its_line(hook: Hook, tmp_path: Path) -> None:
+def test_command_that_could_not_join_does_so_at_the_next_reconcile_and_has_its_line(
+    hook: Hook, tmp_path: Path
+) -> None:
     words = ["--key=a", f"--history={tmp_path / 'jobs'}"]
     with ExitStack() as stack:
         with task() as other:
@@ -504,7 +620,9 @@ def test_command_that_could_not_join_does_so_at_the_next_reconcile_and_has_its_l
             assert hook.tasks("oci-other") == {other.pid}
             assert hook.ask("release", "--key=other") == WELL
         outcome = json.loads(hook.ask("reconcile", "--json").stdout)
-        assert [(action["action"], action["name"]) for action in outcome["actions"]] == [("retry", "a")]
+        assert [(action["action"], action["name"]) for action in outcome["actions"]] == [
+            ("retry", "a")
+        ]
         assert (hook.tasks("oci-a"), hook.failures()) == ({process.pid}, {})
     hook.ask("reconcile")
     assert json.loads((tmp_path / "jobs").read_text())["key"] == "a"
@@ -513,29 +631,49 @@ def test_command_that_could_not_join_does_so_at_the_next_reconcile_and_has_its_l
 
 def test_answers_in_json_name_each_process(hook: Hook) -> None:
     with task() as first, task() as second:
-        assert hook.answer("assign", "--key=a", str(first.pid))["pids"] == [{"pid": first.pid, "outcome": "joined"}]
+        assert hook.answer("assign", "--key=a", str(first.pid))["pids"] == [
+            {"pid": first.pid, "outcome": "joined"}
+        ]
         assert hook.answer("assign", "--key=a", str(first.pid), str(second.pid)) == {
             **{"key": "a", "reason": None, "problem": None, "hint": None},
-            "pids": [{"pid": first.pid, "outcome": "was a member"}, {"pid": second.pid, "outcome": "joined"}],
+            "pids": [
+                {"pid": first.pid, "outcome": "was a member"},
+                {"pid": second.pid, "outcome": "joined"},
+            ],
         }
         outcome = hook.ask("assign", "--key=b", str(first.pid), "--json")
-        assert (outcome.status, json.loads(outcome.stdout)["reason"], hook.failures()) == (2, "usage", {})
+        assert (outcome.status, json.loads(outcome.stdout)["reason"], hook.failures()) == (
+            2,
+            "usage",
+            {},
+        )
         released = hook.answer("release", "--key=a")
-        assert released == {**{"key": "a", "reason": None, "problem": None, "hint": None}, "released": True}
+        assert released == {
+            **{"key": "a", "reason": None, "problem": None, "hint": None},
+            "released": True,
+        }
         outcome = hook.ask("release", "--key=a", "--json")
         assert (outcome.status, json.loads(outcome.stdout)["released"]) == (0, False)
 
 
-def test_ordinary_user_reads_that_root_is_needed_and_has_its_command_run(hook: Hook, public_program: Path) -> None:
+def test_ordinary_user_reads_that_root_is_needed_and_has_its_command_run(
+    hook: Hook, public_program: Path
+) -> None:
     hook = replace(hook, program=public_program)
-    for verb, *words in (["run", "--", "id", "-u"], ["assign", "--key=a", "1"], ["release", "--key=a"]):
+    for verb, *words in (
+        ["run", "--", "id", "-u"],
+        ["assign", "--key=a", "1"],
+        ["release", "--key=a"],
+    ):
         outcome = finish(hook.open(verb, *words, user=65534))
         assert (f"{verb} needs root" in outcome.stderr, outcome.stderr.count("\n")) == (True, 1)
         assert (outcome.status, outcome.stdout) == ((0, "65534\n") if verb == "run" else (2, ""))
     assert finish(hook.open("run", "--strict", "--", "echo", "started", user=65534)).status == 2
 
 
-def test_of_128_commands_of_one_job_at_once_each_joins_and_is_in_the_line(hook: Hook, tmp_path: Path) -> None:
+def test_of_128_commands_of_one_job_at_once_each_joins_and_is_in_the_line(
+    hook: Hook, tmp_path: Path
+) -> None:
     words = ["--strict", "--key=a", f"--history={tmp_path / 'jobs'}", "--lock-timeout=60"]
     with ExitStack() as stack:
         started = [stack.enter_context(hook.open("run", *words, "--", "true")) for _ in range(128)]
@@ -591,13 +729,19 @@ while True:
     os.read(int(sys.argv[1]), 1)
     os.killpg(pid, signal.SIGCONT)
 """
-"""A shell whose only job has the terminal on stdin; a descriptor says when the job goes on that has stopped."""
+"""A shell whose only job has the terminal on stdin;
+a descriptor says when the job goes on that has stopped.
+"""
 
 
 @contextmanager
-def waiting(hook: Hook, *words: str, command: Sequence[str] = (), **streams: Any) -> Iterator[tuple[Task, int]]:  # noqa: ANN401
+def waiting(
+    hook: Hook, *words: str, command: Sequence[str] = (), **streams: Any
+) -> Iterator[tuple[Task, int]]:  # noqa: ANN401
     """`run --wait`, and its command's pid."""
-    with hook.open("run", "--wait", *words, "--", *(command or [sys.executable, "-ISc", NOTING]), **streams) as parent:
+    with hook.open(
+        "run", "--wait", *words, "--", *(command or [sys.executable, "-ISc", NOTING]), **streams
+    ) as parent:
         try:
             assert parent.stdout is not None
             yield parent, int(parent.stdout.readline())
@@ -611,14 +755,21 @@ def read_lines(process: Task, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+    ("script", "status"),
+    [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)],
 )
 def test_run_that_waits_has_the_status_as_of_a_shell_and_ends_the_job(
     hook: Hook, tmp_path: Path, script: str, status: int
 ) -> None:
     """Also if its caller ignores SIGCHLD, and what the command has left behind lives."""
     hook = replace(hook, wrapper=[sys.executable, "-ISc", SETTING])
-    words = [f"--history={tmp_path / 'jobs'}", "--", "sh", "-c", f"sleep 600 >&- 2>&- & echo $!; {script}"]
+    words = [
+        f"--history={tmp_path / 'jobs'}",
+        "--",
+        "sh",
+        "-c",
+        f"sleep 600 >&- 2>&- & echo $!; {script}",
+    ]
     outcome = hook.ask("run", "--wait", "--key=a", *words)
     assert (outcome.status, outcome.stderr) == (status, "")
     left = int(outcome.stdout)
@@ -638,7 +789,13 @@ def test_command_that_cannot_be_started_under_run_that_waits_leaves_nothing(hook
 def test_signals_to_run_that_waits_reach_the_command_once(hook: Hook) -> None:
     """So does an alarm that its caller has set, although the kernel sends that."""
     hook = replace(hook, wrapper=[sys.executable, "-ISc", ALARMING])
-    numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGUSR2, signal.SIGCONT}
+    numbers = signal.valid_signals() - {
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGCHLD,
+        signal.SIGUSR2,
+        signal.SIGCONT,
+    }
     with waiting(hook, "--key=a") as (parent, pid):
         assert (members(hook, "a"), hook.tasks("oci-a")) == ({pid}, {pid})
         assert read_lines(parent, 1) == [signal.SIGALRM]
@@ -650,13 +807,33 @@ def test_signals_to_run_that_waits_reach_the_command_once(hook: Hook) -> None:
     hook.assert_clean()
 
 
-def test_signals_of_the_terminal_reach_the_command_of_run_that_waits_once_and_both_stop_and_go_on(hook: Hook) -> None:
+def test_signals_of_the_terminal_reach_the_command_of_run_that_waits_once_and_both_stop_and_go_on(
+    hook: Hook,
+) -> None:
     control, terminal = os.openpty()
     read_end, go_on = os.pipe()
-    job = [*replace(hook, options=()).command("run"), "--wait", "--key=a", "--", sys.executable, "-ISc", NOTING]
-    shell = [sys.executable, "-ISc", SHELL, str(read_end), *job, str(int(signal.SIGTSTP)), str(int(signal.SIGCONT))]
+    job = [
+        *replace(hook, options=()).command("run"),
+        "--wait",
+        "--key=a",
+        "--",
+        sys.executable,
+        "-ISc",
+        NOTING,
+    ]
+    shell = [
+        sys.executable,
+        "-ISc",
+        SHELL,
+        str(read_end),
+        *job,
+        str(int(signal.SIGTSTP)),
+        str(int(signal.SIGCONT)),
+    ]
     pipe = subprocess.PIPE
-    with subprocess.Popen(shell, stdin=terminal, stdout=pipe, stderr=pipe, pass_fds=[read_end]) as process:
+    with subprocess.Popen(
+        shell, stdin=terminal, stdout=pipe, stderr=pipe, pass_fds=[read_end]
+    ) as process:
         assert process.stdout is not None
         (pid,) = read_lines(process, 1)
         parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -664,11 +841,15 @@ def test_signals_of_the_terminal_reach_the_command_of_run_that_waits_once_and_bo
         assert read_lines(process, 1) == [signal.SIGINT]
         os.write(control, b"\x1a")
         assert process.stdout.readline() == b"stopped\n"
-        states = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] for process in (parent, pid)]
+        states = [
+            Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+            for process in (parent, pid)
+        ]
         assert states == ["T", "T"]
         os.write(go_on, b".")
         os.kill(parent, signal.SIGUSR1)
-        assert read_lines(process, 2) == [signal.SIGUSR1, signal.SIGRTMIN]  # and no second SIGINT before
+        # And no second SIGINT before.
+        assert read_lines(process, 2) == [signal.SIGUSR1, signal.SIGRTMIN]
         os.kill(parent, signal.SIGTSTP)
         assert process.stdout.readline() == b"stopped\n"
         os.write(go_on, b".")
@@ -694,7 +875,10 @@ def test_command_of_run_that_was_killed_goes_on_and_reconcile_ends_the_job(hook:
 
 def test_job_of_several_runs_that_wait_ends_with_the_last_one(hook: Hook, tmp_path: Path) -> None:
     history = f"--history={tmp_path / 'jobs'}"
-    with waiting(hook, "--key=a", history) as (first, _), waiting(hook, "--key=a", history) as (second, pid):
+    with (
+        waiting(hook, "--key=a", history) as (first, _),
+        waiting(hook, "--key=a", history) as (second, pid),
+    ):
         first.send_signal(signal.SIGUSR2)
         assert finish(first).status == 7
         assert (members(hook, "a"), hook.tasks("oci-a")) == ({pid}, {pid})
@@ -705,15 +889,22 @@ def test_job_of_several_runs_that_wait_ends_with_the_last_one(hook: Hook, tmp_pa
     assert (line["runs"], len(line["containers"])) == (2, 2)
 
 
-def test_run_that_waits_holds_no_file_of_the_command_and_does_without_its_own(hook: Hook, tmp_path: Path) -> None:
-    """The program may be another version by then, and who reads what the command writes waits for its end only."""
+def test_run_that_waits_holds_no_file_of_the_command_and_does_without_its_own(
+    hook: Hook, tmp_path: Path
+) -> None:
+    """The program may be another version by then,
+    and who reads what the command writes waits for its end only.
+    """
     program = Path(shutil.copy(shipped(), tmp_path / "program"))
     command = ["sh", "-c", "echo $$; exec sh -c 'read line' >&- 3>&-"]
     read_end, write_end = os.pipe()
     hook = replace(hook, program=program)
     shell = ["bash", "-c", f'exec 3>&{write_end} {write_end}>&-; exec "$@"', "bash"]
     streams = {"stdin": subprocess.PIPE, "pass_fds": [write_end]}
-    with waiting(replace(hook, wrapper=shell), "--key=a", command=command, **streams) as (parent, pid):
+    with waiting(replace(hook, wrapper=shell), "--key=a", command=command, **streams) as (
+        parent,
+        pid,
+    ):
         os.close(write_end)
         assert parent.stdout is not None
         assert (parent.stdout.read(), os.read(read_end, 1)) == (b"", b"")
@@ -759,8 +950,12 @@ def test_adapter_of_the_docs_does_what_it_says(hook: Hook, tmp_path: Path) -> No
     gold.mkdir()
     with task() as first, task() as second, task() as third:
         adapter.assign("web", first.pid, second.pid)
-        assert hook.ask("assign", "--key=nightly", str(third.pid)) == WELL  # another user of the node
-        assert (adapter.list_members(), hook.tasks("oci-toy-web")) == ({"web": 2}, {first.pid, second.pid})
+        # Another user of the node.
+        assert hook.ask("assign", "--key=nightly", str(third.pid)) == WELL
+        assert (adapter.list_members(), hook.tasks("oci-toy-web")) == (
+            {"web": 2},
+            {first.pid, second.pid},
+        )
         assert isinstance(adapter.read_use("web")["mbm_total_bytes"], (int, float))
         with task() as fourth, task() as fifth:
             (gold / "tasks").write_text(str(fifth.pid))
@@ -774,11 +969,21 @@ def test_adapter_of_the_docs_does_what_it_says(hook: Hook, tmp_path: Path) -> No
                 with pytest.raises(module["MonitorError"]) as caught:
                     adapter.assign(key, pid)
                 assert caught.value.args[0] == reason
-        assert (adapter.remove_member("web", second.pid), adapter.remove_member("web", second.pid)) == (True, False)
+        assert (
+            adapter.remove_member("web", second.pid),
+            adapter.remove_member("web", second.pid),
+        ) == (True, False)
         adapter.reconcile(["web"])
-        assert (adapter.list_members(), hook.groups()) == ({"web": 1}, {"oci-toy-web", "oci-nightly"})
+        assert (adapter.list_members(), hook.groups()) == (
+            {"web": 1},
+            {"oci-toy-web", "oci-nightly"},
+        )
         end(first)
         adapter.reconcile([])
         assert (adapter.list_members(), hook.groups()) == ({}, {"oci-nightly"})
         adapter.assign("db", second.pid)
-        assert (adapter.remove("db"), adapter.remove("db"), hook.groups()) == (True, False, {"oci-nightly"})
+        assert (adapter.remove("db"), adapter.remove("db"), hook.groups()) == (
+            True,
+            False,
+            {"oci-nightly"},
+        )

@@ -52,7 +52,9 @@ def test_all_containers_of_one_pod_come_and_go_at_once(hook: Hook) -> None:
 
 
 @pytest.mark.knobs(rmids=200)
-def test_containers_that_end_at_once_have_a_line_each_while_the_history_is_rotated(hook: Hook, tmp_path: Path) -> None:
+def test_containers_that_end_at_once_have_a_line_each_while_the_history_is_rotated(
+    hook: Hook, tmp_path: Path
+) -> None:
     """What is in a line, and files that cannot be written: unit/test_ending.py."""
     file = tmp_path / "log/history.jsonl"
     file.parent.mkdir()
@@ -77,6 +79,6 @@ def test_containers_that_end_at_once_have_a_line_each_while_the_history_is_rotat
 def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:
     fill(hook.resctrl_root / "mon_groups")
     hook(created("c1", init.pid))
-    assert {name: (failure["reason"], failure["kernel"]) for name, failure in hook.failures().items()} == {
-        "c1": ("no_rmids", "Out of RMIDs")
-    }
+    assert {
+        name: (failure["reason"], failure["kernel"]) for name, failure in hook.failures().items()
+    } == {"c1": ("no_rmids", "Out of RMIDs")}

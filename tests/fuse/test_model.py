@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of resctrl as a server: what is left of one that was killed, one beside another, what is removed under it.
+"""The model of resctrl as a server: what is left of one that was killed, one beside another,
+what is removed under it.
 
 Whether it behaves as the kernel does is in tests/kernel/test_model_is_kernel.py.
 """
@@ -26,7 +27,9 @@ REMOVE = [
 
 def start(command: list[str]) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
 
 
 def expect_refusal(command: list[str]) -> str:
@@ -78,12 +81,17 @@ def test_a_start_takes_the_place_of_a_server_that_has_ended(resctrl: Mounted) ->
 
 def test_a_second_server_on_the_same_socket_is_refused(resctrl: Mounted, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    command = [str(tmp_path / "other") if word == str(resctrl.root) else word for word in command_of(resctrl)]
+    command = [
+        str(tmp_path / "other") if word == str(resctrl.root) else word
+        for word in command_of(resctrl)
+    ]
     assert "resctrl.sock: another server listens there" in expect_refusal(command)
     assert_works(resctrl, "x")
 
 
-def test_a_second_server_on_the_same_mount_point_is_refused(resctrl: Mounted, tmp_path: Path) -> None:
+def test_a_second_server_on_the_same_mount_point_is_refused(
+    resctrl: Mounted, tmp_path: Path
+) -> None:
     command = [*command_of(resctrl), f"--control={tmp_path}/other.sock"]
     assert f"{resctrl.root}: another server has mounted the model there" in expect_refusal(command)
     assert_works(resctrl, "x")
@@ -94,7 +102,9 @@ def test_places_that_cannot_be_used_are_named_and_left(resctrl: Mounted, tmp_pat
     (tmp_path / "file").write_text("mine")
     mountpoint = tmp_path / "other"
     places = [f"--log={tmp_path}/log", f"--control={tmp_path}/other.sock"]
-    assert f"No such file or directory: '{mountpoint}'" in expect_refusal([*program, str(mountpoint), *places])
+    assert f"No such file or directory: '{mountpoint}'" in expect_refusal(
+        [*program, str(mountpoint), *places]
+    )
     mountpoint.mkdir()
     command = [*program, str(mountpoint), *places]
     assert "Address already in use" in expect_refusal([*command, f"--control={tmp_path}/file"])
@@ -104,16 +114,22 @@ def test_places_that_cannot_be_used_are_named_and_left(resctrl: Mounted, tmp_pat
 
 
 @pytest.mark.parametrize("what", ["mount point", "all"])
-def test_it_goes_on_when_its_directories_are_removed(resctrl: Mounted, tmp_path: Path, what: str) -> None:
+def test_it_goes_on_when_its_directories_are_removed(
+    resctrl: Mounted, tmp_path: Path, what: str
+) -> None:
     """In this mount namespace a mount point cannot be removed, in another one it can."""
     resctrl.close()
     removed = {"mount point": resctrl.root, "all": tmp_path}[what]
-    with started_again(resctrl) as process, start([*REMOVE, str(resctrl.root), str(removed)]) as remover:
+    with (
+        started_again(resctrl) as process,
+        start([*REMOVE, str(resctrl.root), str(removed)]) as remover,
+    ):
         assert process.stdout is not None
         assert remover.stdout is not None
         assert remover.stdout.readline() == "unmounted there\n"
         (resctrl.root / "mon_groups" / "kept").mkdir()
-        process.send_signal(signal.SIGSTOP)  # so that all of it is gone before it makes the first again
+        # So that all of it is gone before it makes the first again.
+        process.send_signal(signal.SIGSTOP)
         assert remover.communicate("\n", DEADLINE) == ("", "")
         process.send_signal(signal.SIGCONT)
         assert process.stdout.readline() == "ready\n"
@@ -123,7 +139,10 @@ def test_it_goes_on_when_its_directories_are_removed(resctrl: Mounted, tmp_path:
         process.terminate()
         assert process.wait(DEADLINE) == 0
         assert process.stderr is not None
-        assert process.stderr.read() == f"resctrlfs: {resctrl.root} was removed: it is made and mounted again\n"
+        assert (
+            process.stderr.read()
+            == f"resctrlfs: {resctrl.root} was removed: it is made and mounted again\n"
+        )
     assert not is_mounted(resctrl.root)
 
 

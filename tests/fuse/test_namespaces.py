@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a pid namespace of its own, processes outside look dead and their groups empty. No command may act on that.
+"""In a pid namespace of its own, processes outside look dead and their groups empty.
 
-Nor in a time namespace, in which each process seems to have started at another time, and so looks like another one.
+No command may act on that.
+
+Nor in a time namespace, in which each process seems to have started at another time,
+and so looks like another one.
 """
 
 from __future__ import annotations
@@ -51,11 +54,15 @@ OTHER_PROC = {
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"], ["--adopt"], ["--live=-"], ["--linger=0"]])
 @pytest.mark.parametrize("proc", OTHER_PROC)
-def test_reconcile_is_refused_with_any_proc(hook: Hook, alive: str, words: list[str], proc: str) -> None:
+def test_reconcile_is_refused_with_any_proc(
+    hook: Hook, alive: str, words: list[str], proc: str
+) -> None:
     (hook.resctrl_root / "mon_groups/oci-lost").mkdir()
     ended = replace(hook, wrapper=OTHER_PROC[proc]).ask("reconcile", *words)
     assert (ended.status, ended.stdout) == (2, "")
-    problem, hint = ("/proc is not mounted", "mount -t proc") if proc == "none" else (UNKNOWN, "hostPID")
+    problem, hint = (
+        ("/proc is not mounted", "mount -t proc") if proc == "none" else (UNKNOWN, "hostPID")
+    )
     assert problem in ended.stderr
     assert hint in ended.stderr
     assert hook.groups() == {alive, "oci-lost"}
@@ -74,7 +81,9 @@ def test_a_hook_reclaims_nothing_and_reports_it(hook: Hook, alive: str, resctrl:
     assert hook.reasons() == {"late": "no_rmids"}
 
 
-def test_uninstall_is_refused_and_takes_nothing_away(hook: Hook, alive: str, tmp_path: Path) -> None:
+def test_uninstall_is_refused_and_takes_nothing_away(
+    hook: Hook, alive: str, tmp_path: Path
+) -> None:
     if REAL_ROOT is not None or machine.missing():
         pytest.skip("needs a machine to install on")
     node = ScratchMachine(tmp_path / "machine")
@@ -91,8 +100,12 @@ def test_uninstall_is_refused_and_takes_nothing_away(hook: Hook, alive: str, tmp
 
 
 def test_a_job_in_a_time_namespace_runs_unmonitored_and_says_why(hook: Hook, alive: str) -> None:
-    """Its start time on record would be none of the host's: the host's reconcile would take it for dead."""
-    ended = replace(hook, wrapper=IN_TIME).ask("run", "--key=a", "--", "sh", "-c", "echo ran; exit 7")
+    """Its start time on record would be none of the host's:
+    the host's reconcile would take it for dead.
+    """
+    ended = replace(hook, wrapper=IN_TIME).ask(
+        "run", "--key=a", "--", "sh", "-c", "echo ran; exit 7"
+    )
     assert (ended.status, ended.stdout, UNKNOWN in ended.stderr) == (7, "ran\n", True)
     assert hook.groups() == {alive}
     assert hook.ask("reconcile").stdout == ""

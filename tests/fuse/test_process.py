@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook as a process: what it is given and what it is not, by runtimes that do as they please."""
+"""The hook as a process: what it is given and what it is not,
+by runtimes that do as they please.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,23 @@ def in_shell(hook: Hook, code: str) -> Hook:
 
 
 # A /dev with nothing in it but a directory in which pytest may have its files.
-WITHOUT_DEVICES = "mount -t tmpfs x /mnt; mkdir /mnt/shm; mount --rbind /dev/shm /mnt/shm; mount --move /mnt /dev; "
+WITHOUT_DEVICES = (
+    "mount -t tmpfs x /mnt; mkdir /mnt/shm; mount --rbind /dev/shm /mnt/shm; mount --move /mnt "
+    "/dev; "
+)
 
 
 @pytest.mark.parametrize("before", ["", WITHOUT_DEVICES], ids=["usual", "no /dev/null"])
 @pytest.mark.parametrize("missing", [(0,), (1,), (2,), (0, 1, 2), (1, 2)])
 def test_closed_descriptors(hook: Hook, init: Task, missing: tuple[int, ...], before: str) -> None:
-    """What is opened first would become stdin, stdout or stderr: no message may land in a file of ours."""
+    """What is opened first would become stdin, stdout or stderr:
+    no message may land in a file of ours.
+    """
     closed = " ".join(f"{number}<&-" for number in missing)
     code = f'set -e; {before}exec "$@" {closed}'
-    wrapped = replace(hook, wrapper=("unshare", "-m", "sh", "-c", code, "sh")).with_options("--no-such-option")
+    wrapped = replace(hook, wrapper=("unshare", "-m", "sh", "-c", code, "sh")).with_options(
+        "--no-such-option"
+    )
     outcome = wrapped(created("c1", init.pid, pod_uid=UID))
     assert outcome.status == 0
     if 0 in missing:
@@ -92,23 +101,37 @@ def test_the_umask_does_not_matter(hook: Hook, init: Task) -> None:
     masked = in_shell(hook, 'umask 777; exec "$@"')
     masked(created("c1", init.pid))
     view = masked.view("c1").parent
-    modes = {p.name: oct(p.stat().st_mode & 0o777) for p in (hook.run_dir, *hook.run_dir.iterdir()) if p.is_dir()}
-    private = dict.fromkeys(("groups", "members", "locks", "unmonitored", "runs", "building"), "0o700")
+    modes = {
+        p.name: oct(p.stat().st_mode & 0o777)
+        for p in (hook.run_dir, *hook.run_dir.iterdir())
+        if p.is_dir()
+    }
+    private = dict.fromkeys(
+        ("groups", "members", "locks", "unmonitored", "runs", "building"), "0o700"
+    )
     assert modes == {"run": "0o755", **private, "mon_groups": "0o755", "mon_data": "0o555"}
     assert {oct(p.lstat().st_mode & 0o777) for p in view.rglob("*") if p.is_dir()} == {"0o755"}
-    assert {oct(p.lstat().st_mode & 0o777) for p in view.rglob("*") if p.is_file() and not p.is_symlink()} == {"0o644"}
+    assert {
+        oct(p.lstat().st_mode & 0o777)
+        for p in view.rglob("*")
+        if p.is_file() and not p.is_symlink()
+    } == {"0o644"}
     assert (hook.resctrl_root / "mon_groups" / "oci-c1").stat().st_mode & 0o777 == 0o755
 
 
 def test_a_user_namespace_is_left_in_silence(hook: Hook, init: Task) -> None:
-    wrapped = replace(hook, wrapper=("unshare", "--user", "--map-root-user")).with_options("--strict")
+    wrapped = replace(hook, wrapper=("unshare", "--user", "--map-root-user")).with_options(
+        "--strict"
+    )
     outcome = wrapped(created("c1", init.pid), verb="createRuntime")
     assert (outcome.status, outcome.stderr) == (0, "")
     assert hook.groups() == set()
     assert not hook.run_dir.exists()
 
 
-@pytest.mark.parametrize("place", [f"members/.{UID}.tmp", f"groups/.{UID}.tmp", "runs/createRuntime-monitored"])
+@pytest.mark.parametrize(
+    "place", [f"members/.{UID}.tmp", f"groups/.{UID}.tmp", "runs/createRuntime-monitored"]
+)
 def test_a_fifo_in_place_of_a_file_does_not_block(hook: Hook, init: Task, place: str) -> None:
     """Opened to be written, it used to wait for a reader."""
     hook(created("c1", init.pid, pod_uid=UID))
@@ -124,7 +147,9 @@ def test_a_fifo_in_place_of_a_file_does_not_block(hook: Hook, init: Task, place:
 def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
     """What cannot be put on record is not begun."""
     hook.run_dir.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", hook.run_dir], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", hook.run_dir], check=True
+    )
     try:
         subprocess.run(["sh", "-c", f"cat /dev/zero > {hook.run_dir}/filler 2>&-"], check=False)
         outcome = hook(created("c1", init.pid))
@@ -155,7 +180,9 @@ def log(tmp_path: Path) -> Iterator[DevLog]:
 def on_small_disk(directory: Path) -> Iterator[None]:
     """Mount a tmpfs of 4 KiB on a directory."""
     directory.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "tmpfs", str(directory)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "tmpfs", str(directory)], check=True
+    )
     try:
         yield
     finally:
@@ -192,15 +219,23 @@ def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(hook: Hook, tmp_p
 
 
 @pytest.mark.form("pyz")
-def test_a_file_that_cannot_run_is_one_line_in_syslog_on_the_hook_path(tmp_path: Path, log: DevLog) -> None:
+def test_a_file_that_cannot_run_is_one_line_in_syslog_on_the_hook_path(
+    tmp_path: Path, log: DevLog
+) -> None:
     """It left a traceback on stderr, which runtimes drop, and no trace besides."""
     cut = tmp_path / "cut.pyz"
     cut.write_bytes(PYZ.read_bytes()[:5000])  # its loader is not whole
     cut.chmod(0o755)
-    done = subprocess.run([*log.wrapper, cut, "hook"], input=b"{}", capture_output=True, check=False, timeout=300)
+    done = subprocess.run(
+        [*log.wrapper, cut, "hook"], input=b"{}", capture_output=True, check=False, timeout=300
+    )
     assert done.returncode == 0
     (line,) = log.lines()
-    assert re.match(r"<28>[A-Z][a-z]{2} [ 1-3][0-9] [0-9:]{8} resctrl-mon-hook\[[0-9]+\]: hook: nothing was done", line)
+    assert re.match(
+        r"<28>[A-Z][a-z]{2} [ 1-3][0-9] [0-9:]{8} resctrl-mon-hook\[[0-9]+\]: hook: nothing was "
+        r"done",
+        line,
+    )
     assert f"cannot run {cut}: " in line
     assert line.partition("]: ")[2] in done.stderr.decode()
 
@@ -222,7 +257,9 @@ def test_a_stderr_without_reader_does_not_block(hook: Hook, init: Task) -> None:
     except BlockingIOError:
         os.set_blocking(writer, True)
     state = json.dumps(created("c1", init.pid, pod_uid="no-uid")).encode()
-    result = subprocess.run(hook.command("hook"), input=state, stderr=writer, env={}, check=False, timeout=300)
+    result = subprocess.run(
+        hook.command("hook"), input=state, stderr=writer, env={}, check=False, timeout=300
+    )
     os.close(reader)
     os.close(writer)
     assert result.returncode == 0
@@ -232,7 +269,9 @@ def test_a_stderr_without_reader_does_not_block(hook: Hook, init: Task) -> None:
 def test_a_runtime_that_goes_on_writing_gets_no_broken_pipe(hook: Hook) -> None:
     process = hook.start(b"")
     finish(process)
-    process = subprocess.Popen(hook.command("hook"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env={})
+    process = subprocess.Popen(
+        hook.command("hook"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env={}
+    )
     assert process.stdin is not None
     for _ in range(200):
         process.stdin.write(b" " * 65536)
@@ -243,7 +282,9 @@ def test_a_runtime_that_goes_on_writing_gets_no_broken_pipe(hook: Hook) -> None:
 def test_a_stdin_that_cannot_be_read_is_a_bad_state(hook: Hook) -> None:
     """It was called a defect of ours, and there was no record of it."""
     with open(os.devnull, "wb") as stdin:
-        done = subprocess.run(hook.command("createRuntime"), stdin=stdin, capture_output=True, check=False, text=True)
+        done = subprocess.run(
+            hook.command("createRuntime"), stdin=stdin, capture_output=True, check=False, text=True
+        )
     assert done.returncode == 0
     assert "bad_state: no container state on stdin: Bad file descriptor: EBADF" in done.stderr
     assert set(hook.reasons().values()) == {"bad_state"}
@@ -251,7 +292,9 @@ def test_a_stdin_that_cannot_be_read_is_a_bad_state(hook: Hook) -> None:
 
 def test_a_complete_state_on_a_stdin_that_is_not_closed_is_served(hook: Hook, init: Task) -> None:
     """After the wait of STDIN_PATIENCE."""
-    with subprocess.Popen(hook.command("createRuntime"), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        hook.command("createRuntime"), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write(json.dumps(created("c1", init.pid)).encode())
@@ -261,8 +304,14 @@ def test_a_complete_state_on_a_stdin_that_is_not_closed_is_served(hook: Hook, in
 
 
 def test_ps_shows_what_the_documents_quote(hook: Hook) -> None:
-    first_line = "" if shipped() == NATIVE else PYZ.read_bytes().partition(b"\n")[0].removeprefix(b"#!").decode()
-    with subprocess.Popen(hook.command("hook"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    first_line = (
+        ""
+        if shipped() == NATIVE
+        else PYZ.read_bytes().partition(b"\n")[0].removeprefix(b"#!").decode()
+    )
+    with subprocess.Popen(
+        hook.command("hook"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         assert process.stdin is not None
         process.stdin.write(b"{")
         process.stdin.flush()
@@ -272,10 +321,13 @@ def test_ps_shows_what_the_documents_quote(hook: Hook) -> None:
         assert (proc / "comm").read_text() == "resctrl-mon-hoo\n"
         shown = (proc / "cmdline").read_bytes().decode().split("\0")
     assert shown[:-1] == [*filter(None, first_line.split(" ", 1)), *map(str, hook.command("hook"))]
-    assert not first_line or " ".join(shown).startswith("/usr/bin/python3 -IScimport sys,atexit,posix;")
+    assert not first_line or " ".join(shown).startswith(
+        "/usr/bin/python3 -IScimport sys,atexit,posix;"
+    )
 
 
-# --- A state of any size, as a pod's author can make it: monitored in the right group, in bounded memory
+# --- A state of any size, as a pod's author can make it: monitored in the right group, in bounded
+# memory
 
 
 ID = "c" * 64
@@ -283,7 +335,9 @@ VICTIM = "00000000-0000-4000-8000-000000000001"
 MEMORY = 150_000
 """KiB of address space: less than the largest state."""
 MEGABYTES = 200
-ANNOTATIONS = '"annotations": {"io.kubernetes.pod.uid": "%s", "io.kubernetes.container.preStopHandler": "'
+ANNOTATIONS = (
+    '"annotations": {"io.kubernetes.pod.uid": "%s", "io.kubernetes.container.preStopHandler": "'
+)
 
 
 @pytest.fixture
@@ -306,13 +360,21 @@ def members(state: Mapping[str, object]) -> str:
 
 
 def give(hook: Hook, head: str, tail: str) -> Outcome:
-    """Run a hook on a state that has MEGABYTES between its head and its tail, made while the hook reads."""
+    """Run a hook on a state that has MEGABYTES between its head and its tail,
+    made while the hook reads.
+    """
     process = subprocess.Popen(
-        hook.command("hook"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={}, cwd="/"
+        hook.command("hook"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={},
+        cwd="/",
     )
     assert process.stdin is not None
     process.stdin.write(head.encode())
-    for _ in range(MEGABYTES * 10):  # a hook that stops reading is a BrokenPipeError here, as for a runtime
+    # A hook that stops reading is a BrokenPipeError here, as for a runtime.
+    for _ in range(MEGABYTES * 10):
         process.stdin.write(b"\\u003c" * (100_000 // 6))
     process.stdin.write(tail.encode())
     process.stdin.close()
@@ -324,7 +386,9 @@ def annotations_last(hook: Hook, state: Mapping[str, object]) -> Outcome:
     return give(hook, "{" + members(state) + ", " + ANNOTATIONS % VICTIM, '"}}')
 
 
-def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(bounded: Hook, cgroup: Cgroup, init: Task) -> None:
+def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(
+    bounded: Hook, cgroup: Cgroup, init: Task
+) -> None:
     outcome = annotations_last(bounded, created(ID, init.pid))
     assert outcome.status == 0
     assert bounded.tasks(f"oci-{UID}") == cgroup.pids() == {init.pid}
@@ -337,7 +401,9 @@ def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(bounded: Hook,
     bounded.assert_clean()
 
 
-def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory(bounded: Hook, init: Task) -> None:
+def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory(
+    bounded: Hook, init: Task
+) -> None:
     """What is recorded of it: unit/test_odd_state.py."""
     state = "{" + ANNOTATIONS % VICTIM, '"}, ' + members(created(ID, init.pid)) + "}"
     outcome = give(bounded.with_options("--strict"), *state)
@@ -352,20 +418,37 @@ def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory
 # --- Commands for people
 
 
-def test_output_that_cannot_be_written_is_one_line_and_a_reader_that_has_ended_is_none(hook: Hook) -> None:
+def test_output_that_cannot_be_written_is_one_line_and_a_reader_that_has_ended_is_none(
+    hook: Hook,
+) -> None:
     places = [f"--resctrl-root={hook.resctrl_root}", f"--run-dir={hook.run_dir}"]
     hook.run_dir.mkdir()
-    answers = (["--version"], ["help"], ["help", "hook"], ["list", "--help"], ["completion", "bash"])
+    answers = (
+        ["--version"],
+        ["help"],
+        ["help", "hook"],
+        ["list", "--help"],
+        ["completion", "bash"],
+    )
     reader, writer = os.pipe()
     os.close(reader)
     with open("/dev/full", "wb") as full:
         for words in (*answers, ["list", *places], ["metrics", *places]):
             command = [str(shipped()), *words]
             refused, unread = (
-                subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE)
+                subprocess.run(
+                    command,
+                    stdout=stdout,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    check=False,
+                    timeout=DEADLINE,
+                )
                 for stdout in (full, writer)
             )
-            problem = "resctrl-mon-hook: cannot write to stdout; tried: No space left on device: ENOSPC\n"
+            problem = (
+                "resctrl-mon-hook: cannot write to stdout; tried: No space left on device: ENOSPC\n"
+            )
             assert (refused.returncode, refused.stderr) == (2, problem), words
             assert (unread.returncode, unread.stderr) == (0, ""), words
     os.close(writer)
@@ -383,24 +466,47 @@ def test_reconcile_does_all_it_would_though_nothing_can_be_printed(hook: Hook, i
     assert hook.groups() == {"oci-c1", "oci-c2"}
 
 
-@pytest.mark.parametrize("verb", [["list"], ["show", "c1"], ["top"], ["metrics"], ["reconcile"], ["watch"]])
-def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str], public_program: Path) -> None:
+@pytest.mark.parametrize(
+    "verb", [["list"], ["show", "c1"], ["top"], ["metrics"], ["reconcile"], ["watch"]]
+)
+def test_who_is_not_root_is_told_to_be(
+    hook: Hook, init: Task, verb: list[str], public_program: Path
+) -> None:
     other = Hook(hook.resctrl_root, public_program.parent / "run", options=())
     other(created("c1", init.pid))
-    where = [f"--run-dir={other.run_dir}", f"--resctrl-root={public_program.parent}"]  # only root sees the model
-    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(public_program), *verb, *where]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE, env={})
+    # Only root sees the model.
+    where = [f"--run-dir={other.run_dir}", f"--resctrl-root={public_program.parent}"]
+    command = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        str(public_program),
+        *verb,
+        *where,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=DEADLINE, env={}
+    )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "run it as root" in done.stderr
 
 
 @pytest.mark.form("pyz")
-@pytest.mark.parametrize("python", interpreters.oldest_and_newest(), ids=lambda python: str(python.minor))
+@pytest.mark.parametrize(
+    "python", interpreters.oldest_and_newest(), ids=lambda python: str(python.minor)
+)
 def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Interpreter) -> None:
     hook(created("c1", init.pid, pod_uid=UID))
     hook(created("c2", 2**31 - 1))
     other = replace(hook, python=[str(python.path), "-IS"])
-    for verb in (["list"], ["list", "--json"], ["show", "c1"], ["metrics"], ["top", "--interval=0.01", "--json"]):
+    for verb in (
+        ["list"],
+        ["list", "--json"],
+        ["show", "c1"],
+        ["metrics"],
+        ["top", "--interval=0.01", "--json"],
+    ):
         first, second = (program.ask(*verb) for program in (hook, other))
         assert (second.status, second.stderr) == (0, "")
         assert without_times(second.stdout) == without_times(first.stdout)

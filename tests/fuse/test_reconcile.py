@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reconcile and linger, by the shipped file, with real processes. Records and reclaim: tests/unit, tests/simulator."""
+"""reconcile and linger, by the shipped file, with real processes.
+
+Records and reclaim: tests/unit, tests/simulator.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +69,15 @@ import posix, sys
 print("ready", flush=True)
 posix.posix_spawn("/bin/true", ["true"], {}, file_actions=[(posix.POSIX_SPAWN_OPEN, 0, sys.argv[1], posix.O_RDONLY, 0)])
 """
-"""Its child, which shares its memory, opens a FIFO without a writer before it execs. It waits for that in state D."""
+"""Its child, which shares its memory, opens a FIFO without a writer before it execs.
+
+It waits for that in state D.
+"""
 
 
-def test_parent_of_vfork_and_its_child_are_brought_in_and_hold_up_no_other(hook: Hook, tmp_path: Path) -> None:
+def test_parent_of_vfork_and_its_child_are_brought_in_and_hold_up_no_other(
+    hook: Hook, tmp_path: Path
+) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with ExitStack() as stack:
@@ -133,12 +141,18 @@ def test_exec_in_a_cgroup_whose_path_is_too_long_for_any_call_is_brought_in(hook
 
 @pytest.mark.parametrize(
     ("removed", "is_back", "group"),
-    [("gold/mon_groups/oci-c1", False, "gold/oci-c1"), ("gold", False, "oci-c1"), ("gold", True, "oci-c1")],
+    [
+        ("gold/mon_groups/oci-c1", False, "gold/oci-c1"),
+        ("gold", False, "oci-c1"),
+        ("gold", True, "oci-c1"),
+    ],
 )
 def test_a_group_that_went_alone_or_with_its_ctrl_group_is_made_where_its_container_is(
     hook: Hook, init: Task, golden: dict[str, Any], removed: str, is_back: bool, group: str
 ) -> None:
-    """Also where the kernel does not show where its container is: in the root one, once its own was removed."""
+    """Also where the kernel does not show where its container is: in the root one,
+    once its own was removed.
+    """
     assert hook(golden).stderr == ""
     assert hook.groups() == {"gold/oci-c1"}
     (hook.resctrl_root / removed).rmdir()
@@ -170,7 +184,9 @@ def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -
 # --- Reclaim
 
 
-def test_hooks_do_not_list_groups_unless_the_kernel_refused_one(hook: Hook, resctrl: Mounted, init: Task) -> None:
+def test_hooks_do_not_list_groups_unless_the_kernel_refused_one(
+    hook: Hook, resctrl: Mounted, init: Task
+) -> None:
     """The first who does gets an error: which is us, after both stages."""
     resctrl.control(do="inject", op="listdir", path="/mon_groups", error="EIO")
     assert hook(created("c1", init.pid)).stderr == ""

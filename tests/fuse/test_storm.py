@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten of the simulator's scenarios with real processes: hooks that run at the same time, and are killed at any moment.
+"""Ten of the simulator's scenarios with real processes: hooks that run at the same time,
+and are killed at any moment.
 
 Then reconcile runs once. tests.simulator plays all scenarios, in any order of their system calls.
 """
@@ -46,7 +47,9 @@ STORMS = {
     "c1 c2 o1 | p2 | p1 | r": True,
     "c1 c5 c9 | p1 | p5 | p9 | r": True,
 }
-"""Pods and containers, restarts, lingering, ctrl_groups, few RMIDs, damage, and other tools: one scenario of each."""
+"""Pods and containers, restarts, lingering, ctrl_groups, few RMIDs, damage, and other tools:
+one scenario of each.
+"""
 
 
 @dataclass
@@ -99,13 +102,19 @@ class Storm:
             container.init.wait()
 
     def find(self, number: int) -> StormContainer:
-        return next(container for container in reversed(self.lives) if container.name == str(number) * 64)
+        return next(
+            container for container in reversed(self.lives) if container.name == str(number) * 64
+        )
 
     def create(self, number: int, ctrl_group: str) -> None:
         init = subprocess.Popen(["sleep", "infinity"], stdin=subprocess.DEVNULL)
-        container = StormContainer(str(number) * 64, PODS[(number - 1) // 4] if number <= 8 else None, ctrl_group, init)
+        container = StormContainer(
+            str(number) * 64, PODS[(number - 1) // 4] if number <= 8 else None, ctrl_group, init
+        )
         place = (
-            self.cgroups / (f"pod{container.uid}" if container.uid else "system.slice") / f"crio-{container.name}.scope"
+            self.cgroups
+            / (f"pod{container.uid}" if container.uid else "system.slice")
+            / f"crio-{container.name}.scope"
         )
         place.mkdir(parents=True, exist_ok=True)
         (place / "cgroup.procs").write_text(str(init.pid))
@@ -120,7 +129,9 @@ class Storm:
         (bundle / "config.json").write_text(json.dumps({"linux": linux}))
         self.lives.append(container)
         self.run(
-            "hook", {**created(container.name, init.pid, **container.annotations), "bundle": str(bundle)}, container
+            "hook",
+            {**created(container.name, init.pid, **container.annotations), "bundle": str(bundle)},
+            container,
         )
 
     def stop(self, number: int, _: str) -> None:
@@ -139,7 +150,9 @@ class Storm:
         self.run("reconcile")
 
     def tear(self, number: int, _: str) -> None:
-        (self.hook.run_dir / f"groups/{self.find(number).key}.json").write_text('{"version": 1, "key": "')
+        (self.hook.run_dir / f"groups/{self.find(number).key}.json").write_text(
+            '{"version": 1, "key": "'
+        )
 
     def remount(self, *_: object) -> None:
         if self.model is not None:
@@ -155,11 +168,15 @@ class Storm:
         self.find(number).is_free = True
         (self.root / "mon_groups/theirs/tasks").write_text(str(self.find(number).init.pid))
 
-    def run(self, verb: str, state: dict[str, object] | None = None, of: StormContainer | None = None) -> None:
+    def run(
+        self, verb: str, state: dict[str, object] | None = None, of: StormContainer | None = None
+    ) -> None:
         """Run a process of ours to its end, or until it is killed."""
         process = self.hook.start(state or b"", verb)
         is_to_die = self.kills and self.dice.random() < 0.3
-        timer = threading.Timer(self.dice.uniform(0, MOMENT) if is_to_die else DEADLINE, process.kill)
+        timer = threading.Timer(
+            self.dice.uniform(0, MOMENT) if is_to_die else DEADLINE, process.kill
+        )
         timer.start()
         _, stderr = process.communicate()
         timer.cancel()
@@ -171,7 +188,9 @@ class Storm:
         assert b"unforeseen" not in stderr
 
     def judge(self) -> None:
-        """Each container that lives is in its group, or has a record for want of RMIDs; and nothing else is left."""
+        """Each container that lives is in its group, or has a record for want of RMIDs;
+        and nothing else is left.
+        """
         living = [container for container in self.lives if container.init.poll() is None]
         groups, reasons = self.hook.groups(), self.hook.reasons()
         kept = [
@@ -181,7 +200,9 @@ class Storm:
         ]
         for container in living:
             assert (
-                container in kept or container.is_free or reasons[container.name] in {"no_rmids", "rmids_in_limbo"}
+                container in kept
+                or container.is_free
+                or reasons[container.name] in {"no_rmids", "rmids_in_limbo"}
             ), container
         assert reasons.keys() <= {container.name for container in living}
         expected = {f"members/{container.name}.json" for container in kept}
@@ -191,8 +212,14 @@ class Storm:
                 for container in self.lives
                 if container.group in groups and not self.hook.tasks(container.group)
             ]
-        assert {group for group in groups if "oci-" in group} == {container.group for container in kept}
-        expected |= {name for container in kept for name in (f"groups/{container.key}.json", f"locks/{container.key}")}
+        assert {group for group in groups if "oci-" in group} == {
+            container.group for container in kept
+        }
+        expected |= {
+            name
+            for container in kept
+            for name in (f"groups/{container.key}.json", f"locks/{container.key}")
+        }
         left = {
             leftover
             for leftover in self.hook.leftovers()

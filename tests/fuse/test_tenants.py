@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands beside processes that containers' authors made, as tests.support.tenants has them: nothing is different.
+"""Commands beside processes that containers' authors made, as tests.support.tenants has them:
+nothing is different.
 
-Neither what a command prints and changes, nor its exit status, nor what it costs: the kernel ends it at the limits.
-What it is compared with is the same beside an ordinary process in the place of the tenant's.
+Neither what a command prints and changes, nor its exit status, nor what it costs: the
+kernel ends it at the limits. What it is compared with is the same beside an ordinary
+process in the place of the tenant's.
 """
 
 from __future__ import annotations
@@ -47,14 +49,17 @@ class Ended:
 
 
 class NodeWithTenants:
-    """A machine with an installation and containerd, and a key whose container has died: there is something to do."""
+    """A machine with an installation and containerd, and a key whose container has died:
+    there is something to do.
+    """
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.directory = directory
         self.resctrl = stack.enter_context(mounted(directory))
         self.node = InstalledNode(directory, self.resctrl)
         containerd(self.node)
-        self.node.path("/run/runc").mkdir()  # there is a runtime, and it knows none of this machine's containers
+        # There is a runtime, and it knows none of this machine's containers.
+        self.node.path("/run/runc").mkdir()
         self._expected: dict[str, Ended] = {}
 
     def expect(self, command: str) -> Ended:
@@ -117,7 +122,9 @@ def assert_same(outcome: Ended, expected: Ended) -> None:
 # --- Each kind by itself, and all of them at once
 
 
-@pytest.fixture(scope="module", params=[*([name] for name in KINDS), list(KINDS)], ids=[*KINDS, "all"])
+@pytest.fixture(
+    scope="module", params=[*([name] for name in KINDS), list(KINDS)], ids=[*KINDS, "all"]
+)
 def tenants(
     scene: NodeWithTenants, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[None]:
@@ -143,7 +150,9 @@ def test_a_tenants_process_changes_nothing(scene: NodeWithTenants, command: str)
 @crowd
 @pytest.mark.parametrize("command", ["reconcile", "metrics"])
 @pytest.mark.usefixtures("tenants")
-def test_a_process_of_each_kind_at_once_changes_nothing(scene: NodeWithTenants, command: str) -> None:
+def test_a_process_of_each_kind_at_once_changes_nothing(
+    scene: NodeWithTenants, command: str
+) -> None:
     assert_same(scene.run(command), scene.expect(command))
 
 
@@ -165,7 +174,10 @@ def test_watch_moves_exec_beside_a_process_of_each_kind(hook: Hook, init: Task) 
     with container_cgroup(UID, test_watch.ID) as cgroup:
         cgroup.add(init.pid)
         assert hook(created(test_watch.ID, init.pid, pod_uid=UID)).stderr == ""
-        with watching.watching(replace(hook, wrapper=LIMITED[3:])), test_watch.exec_into(cgroup) as brought_in:
+        with (
+            watching.watching(replace(hook, wrapper=LIMITED[3:])),
+            test_watch.exec_into(cgroup) as brought_in,
+        ):
             wait(lambda: hook.tasks(f"oci-{UID}") == {init.pid, brought_in.pid})
 
 
@@ -178,18 +190,26 @@ def test_tenants_are_what_they_are_to_be_and_leave_nothing(tmp_path: Path) -> No
         pytest.skip(reason)
     with ExitStack() as stack:
         places = {name: tmp_path / str(number) for number, name in enumerate(KINDS)}
-        tenants = {name: stack.enter_context(running(KINDS[name], place)) for name, place in places.items()}
+        tenants = {
+            name: stack.enter_context(running(KINDS[name], place)) for name, place in places.items()
+        }
         pids = {name: Path("/proc", str(tenant.pid)) for name, tenant in tenants.items()}
-        cgroups = {line for proc in pids.values() for line in (proc / "cgroup").read_text().splitlines()}
+        cgroups = {
+            line for proc in pids.values() for line in (proc / "cgroup").read_text().splitlines()
+        }
         for name, proc in pids.items():
             assert_shown(proc, KINDS[name])
-        config = pids["containerd whose configuration is a FIFO"] / "root/etc/containerd/config.toml"
+        config = (
+            pids["containerd whose configuration is a FIFO"] / "root/etc/containerd/config.toml"
+        )
         assert config.is_fifo()
         zero = pids["containerd whose configuration is a device"] / "root/dev/zero"
         assert zero.is_char_device()
     assert [proc for proc in pids.values() if proc.exists()] == []
     assert list(tmp_path.iterdir()) == []
-    left = [line for line in cgroups if line.startswith("0::/") and (mount_point() / line[4:]).exists()]
+    left = [
+        line for line in cgroups if line.startswith("0::/") and (mount_point() / line[4:]).exists()
+    ]
     assert set(left) <= {"0::/"}
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shipped file on a real terminal (a pty) of 80 columns, on a node with 30 pods, which is made of plain files.
+"""The shipped file on a real terminal (a pty) of 80 columns, on a node with 30 pods,
+which is made of plain files.
 
 And at the ends of pipes that `history --follow` writes to.
 """
@@ -28,21 +29,31 @@ from tests.support.hook import DEADLINE, shipped
 from tests.unit.lines import line, make
 from tests.unit.nodes import NodeFiles
 
-pytestmark = pytest.mark.skipif(REAL_ROOT is not None or os.geteuid() != 0, reason="needs root, and no resctrl")
+pytestmark = pytest.mark.skipif(
+    REAL_ROOT is not None or os.geteuid() != 0, reason="needs root, and no resctrl"
+)
 NUMBER = r"(?:\d[\d.]*(?:[kMGTPE]i?|Ki)?|[-?])"
 PODS, COLUMNS, LINES = 30, 80, 24
 
 
 def run(
-    node: NodeFiles, *words: str, columns: int = COLUMNS, until: Callable[[str], bool] = lambda _text: False
+    node: NodeFiles,
+    *words: str,
+    columns: int = COLUMNS,
+    until: Callable[[str], bool] = lambda _text: False,
 ) -> list[str]:
-    """What a command prints on a terminal; it is interrupted once it has printed what `until` waits for."""
+    """What a command prints on a terminal; it is interrupted once it has
+    printed what `until` waits for.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, columns, 0, 0))
-    # As what a terminal runs does, it hears interrupts, also where a shell started the tests in the background.
+    # As what a terminal runs does, it hears interrupts,
+    # also where a shell started the tests in the background.
     command = ["env", "--default-signal=INT", str(shipped()), words[0], *node.places, *words[1:]]
     text, deadline = "", time.monotonic() + DEADLINE
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as process:
         while process.poll() is None or select.select([ours], [], [], 0)[0]:
             assert time.monotonic() < deadline, text
             if select.select([ours], [], [], 0.05)[0]:
@@ -65,7 +76,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> NodeFiles:
         path = node.make("oci-" + key, counters=used)
         groups = [{"path": path, "ctrl_group": "/", "begin": dict.fromkeys(used, "0")}]
         members = {f"{dice.getrandbits(256):064x}": node.alive(path, name="app")}
-        node.record(key, kind="pod", pod_namespace="shop", pod_name=pod, groups=groups, members=members)
+        node.record(
+            key, kind="pod", pod_namespace="shop", pod_name=pod, groups=groups, members=members
+        )
     return node
 
 
@@ -82,7 +95,9 @@ def test_each_line_of_list_fits_and_ends_in_numbers(node: NodeFiles) -> None:
 def test_top_replaces_each_table_by_the_next_one_which_fits_its_terminal_until_it_is_interrupted(
     node: NodeFiles, columns: int, number: int
 ) -> None:
-    lines = run(node, "top", "--interval=0.1", columns=columns, until=lambda text: text.count("no pod ") > 2)
+    lines = run(
+        node, "top", "--interval=0.1", columns=columns, until=lambda text: text.count("no pod ") > 2
+    )
     before, *tables = "\n".join(lines).split("\x1b[H\x1b[J")
     assert (before, len(tables) > 2) == ("", True)
     for table in tables[:2]:
@@ -114,7 +129,13 @@ def test_follow_prints_a_table_whose_head_comes_again_with_the_screen_until_it_i
             append(file, next(numbers))
         return text.count("NAME") == 3
 
-    lines = run(node, "history", "--follow", f"--history={file}", until=lambda text: "NAME" in text and add(text))
+    lines = run(
+        node,
+        "history",
+        "--follow",
+        f"--history={file}",
+        until=lambda text: "NAME" in text and add(text),
+    )
     heads = [at for at, text in enumerate(lines) if text.startswith("NAME ")]
     assert heads == [0, LINES - 1, 2 * (LINES - 1)]
     rows = [text.split()[0] for text in lines if not text.startswith("NAME ")]

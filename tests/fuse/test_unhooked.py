@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that run and were never hooked: the JSON is in place, and no runtime had the hook called."""
+"""Containers that run and were never hooked: the JSON is in place,
+and no runtime had the hook called.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ LIBPOD = {"io.container.manager": "libpod"}
 
 
 class NodeWithRunc:
-    """A machine with an installation for both targets and resctrl. Its containers are sleeping processes."""
+    """A machine with an installation for both targets and resctrl.
+
+    Its containers are sleeping processes.
+    """
 
     def __init__(self, directory: Path, resctrl: Mounted, stack: ExitStack) -> None:
         self._stack = stack
@@ -51,13 +56,27 @@ class NodeWithRunc:
         done = self.machine.run("install", "--for=both", *self.options, *options)
         assert (done.returncode, done.stderr) == (0, "")
 
-    def runs(self, annotations: dict[str, str], status: str = "running", parent: str = "", **state: object) -> str:
+    def runs(
+        self,
+        annotations: dict[str, str],
+        status: str = "running",
+        parent: str = "",
+        **state: object,
+    ) -> str:
         """A container that runs, without having been hooked; returns its ID."""
         self.number += 1
         # Of this node alone: the processes of other tests are seen as well
-        container = f"{self.number:04x}{hashlib.sha256(bytes(self.machine.directory)).hexdigest()[:60]}"
+        container = (
+            f"{self.number:04x}{hashlib.sha256(bytes(self.machine.directory)).hexdigest()[:60]}"
+        )
         process = self._stack.enter_context(task())
-        mark = "libpod-" if annotations is LIBPOD else "cri-containerd-" if KUBELET.keys() <= annotations.keys() else ""
+        mark = (
+            "libpod-"
+            if annotations is LIBPOD
+            else "cri-containerd-"
+            if KUBELET.keys() <= annotations.keys()
+            else ""
+        )
         its_cgroup = self._stack.enter_context(
             cgroup(f"/{self.machine.directory.parent.name}{parent}/{mark}{container}")
         )
@@ -65,7 +84,11 @@ class NodeWithRunc:
         place = self.machine.path(f"/run/runc/{container}")
         place.mkdir(parents=True)
         (place / "state.json").touch()
-        config = {"annotations": annotations, "process": {"args": ["x"]}, "linux": {"cgroupsPath": its_cgroup.path}}
+        config = {
+            "annotations": annotations,
+            "process": {"args": ["x"]},
+            "linux": {"cgroupsPath": its_cgroup.path},
+        }
         (place / "config.json").write_text(json.dumps(config))
         whole = {
             "ociVersion": "1.0.2",
@@ -96,7 +119,11 @@ class NodeWithRunc:
         return [container["container"] for container in self.unhooked()["containers"]]
 
     def findings(self) -> list[dict[str, str]]:
-        return [finding for finding in self.ask("doctor")["findings"] if finding["subject"] == "unhooked"]
+        return [
+            finding
+            for finding in self.ask("doctor")["findings"]
+            if finding["subject"] == "unhooked"
+        ]
 
     def asked(self) -> list[str]:
         """About whom the runtime was asked since the last time."""
@@ -114,10 +141,18 @@ def node(tmp_path: Path) -> Iterator[NodeWithRunc]:
         yield NodeWithRunc(tmp_path, resctrl, stack)
 
 
-def test_a_container_whose_state_has_its_head_too_late_is_found_and_adopted(node: NodeWithRunc) -> None:
+def test_a_container_whose_state_has_its_head_too_late_is_found_and_adopted(
+    node: NodeWithRunc,
+) -> None:
     """Its record names neither it nor its process, so it cannot be tried again."""
     container = node.runs(KUBELET, parent=f"/pod{UID}")
-    state = {"ociVersion": "1.0", "id": container, "status": "creating", "pid": node.pid, "bundle": "/"}
+    state = {
+        "ociVersion": "1.0",
+        "id": container,
+        "status": "creating",
+        "pid": node.pid,
+        "bundle": "/",
+    }
     node.hook(json.dumps({"annotations": {"x": "y" * (5 << 20)}, **state}).encode())
     assert [name[:4] for name in node.hook.reasons()] == ["bad-"]
     assert len(node.reconcile()) == 1
@@ -125,7 +160,9 @@ def test_a_container_whose_state_has_its_head_too_late_is_found_and_adopted(node
     answer = node.ask("reconcile", "--adopt")
     (action,) = [done for done in answer["actions"] if done["container"] == container]
     assert (action["action"], action["problem"]) == ("adopt", None)
-    assert not [line for line in answer["left"] if "never got the hook" in line], "it has a record by now"
+    assert not [line for line in answer["left"] if "never got the hook" in line], (
+        "it has a record by now"
+    )
     assert json.loads((node.hook.run_dir / "unhooked.json").read_text())["containers"] == {}
     assert node.hook.tasks(f"oci-{UID}") == {node.pid}
     assert node.reconcile() == []
@@ -133,8 +170,12 @@ def test_a_container_whose_state_has_its_head_too_late_is_found_and_adopted(node
 
 
 @pytest.mark.parametrize("mark", ["", "crio-"])
-def test_a_container_does_not_hide_in_a_cgroup_called_like_another_one(node: NodeWithRunc, mark: str) -> None:
-    """It has a writable cgroup, and its process has gone to one below, which has the ID of a hooked container."""
+def test_a_container_does_not_hide_in_a_cgroup_called_like_another_one(
+    node: NodeWithRunc, mark: str
+) -> None:
+    """It has a writable cgroup, and its process has gone to one below,
+    which has the ID of a hooked container.
+    """
     container, its_cgroup = node.runs(KUBELET), node.cgroup
     with task() as init, cgroup(f"{its_cgroup.path}/{mark}{'a' * 64}") as below:
         node.hook(created("a" * 64, init.pid))
@@ -153,17 +194,30 @@ def test_a_container_below_the_cgroup_of_a_hooked_one_was_never_hooked_and_is_ad
     inner = node.runs(LIBPOD, parent=f"/libpod-{outer}")
     said = node.reconcile()
     assert (node.ids(), node.hook.tasks(f"oci-{outer}")) == ([inner], {init})
-    assert [f"{node.cgroup.path}" in said[0], "never got the hook" in said[1], len(said)] == [True, True, 2]
+    assert [f"{node.cgroup.path}" in said[0], "never got the hook" in said[1], len(said)] == [
+        True,
+        True,
+        2,
+    ]
     node.ask("reconcile", "--adopt")
     assert node.reconcile() == []
-    assert (node.hook.tasks(f"oci-{outer}"), node.hook.tasks(f"oci-{inner}")) == ({init}, {node.pid})
+    assert (node.hook.tasks(f"oci-{outer}"), node.hook.tasks(f"oci-{inner}")) == (
+        {init},
+        {node.pid},
+    )
 
 
-def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doctor(node: NodeWithRunc) -> None:
-    """The hook was never called: metrics showed 0 unmonitored, `list` was empty, and `doctor` exited with 0."""
+def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doctor(
+    node: NodeWithRunc,
+) -> None:
+    """The hook was never called: metrics showed 0 unmonitored, `list` was empty,
+    and `doctor` exited with 0.
+    """
     container = node.runs(KUBELET)
     node.hook.run_dir.mkdir(exist_ok=True)
-    assert (node.unhooked(), node.findings()) == (None, []), "before reconcile has looked nothing is claimed"
+    assert (node.unhooked(), node.findings()) == (None, []), (
+        "before reconcile has looked nothing is claimed"
+    )
     assert "unhooked_containers" not in node.machine.run("metrics", *node.options).stdout
     name = f"shop/web-0 app ({container[:12]})"
     assert node.reconcile() == [f"1 running container never got the hook: {name}"]
@@ -185,7 +239,9 @@ def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doc
     assert (node.hook.run_dir / "unhooked.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_sandboxes_filtered_containers_and_those_of_other_tools_do_not_count(node: NodeWithRunc) -> None:
+def test_sandboxes_filtered_containers_and_those_of_other_tools_do_not_count(
+    node: NodeWithRunc,
+) -> None:
     node.install("--namespace=shop", "--monitor=opt-out")
     wanted = node.runs(KUBELET)
     node.runs(SANDBOX)
@@ -193,14 +249,17 @@ def test_sandboxes_filtered_containers_and_those_of_other_tools_do_not_count(nod
     node.runs({**KUBELET, "monitor.resctrl-mon.io": "false"})
     node.runs({"com.docker": "x"})
     unknown = node.runs(KUBELET)
-    (node.machine.path(f"/run/runc/{unknown}/state.json")).unlink()  # of a tool whose root directory is elsewhere
+    # Of a tool whose root directory is elsewhere.
+    (node.machine.path(f"/run/runc/{unknown}/state.json")).unlink()
     node.reconcile()
     assert node.ids() == [wanted]
     assert node.unhooked()["unchecked"] == 0
     assert unknown not in node.asked()
 
 
-def test_a_hooked_container_and_one_on_record_as_unmonitored_are_not_asked_about(node: NodeWithRunc) -> None:
+def test_a_hooked_container_and_one_on_record_as_unmonitored_are_not_asked_about(
+    node: NodeWithRunc,
+) -> None:
     hooked = node.runs(KUBELET)
     node.hook(created(hooked, node.pid, pod_uid=UID))
     failed = node.runs(KUBELET)
@@ -260,7 +319,9 @@ def test_a_container_that_is_adopted_or_gone_does_not_count_any_more(node: NodeW
     assert [finding["level"] for finding in node.findings()] == []
 
 
-def test_a_runtime_that_does_not_answer_leaves_containers_unchecked_until_it_does(node: NodeWithRunc) -> None:
+def test_a_runtime_that_does_not_answer_leaves_containers_unchecked_until_it_does(
+    node: NodeWithRunc,
+) -> None:
     """A container that is only created does not count: its createRuntime hooks may be at work."""
     container = node.runs(KUBELET)
     answer = node.machine.path(f"/run/runc/{container}/answer")
@@ -276,7 +337,9 @@ def test_a_runtime_that_does_not_answer_leaves_containers_unchecked_until_it_doe
 
 
 def test_where_no_hooks_d_file_of_ours_can_be_seen_nothing_is_claimed(node: NodeWithRunc) -> None:
-    """Not even 0: reconcile may run in a container where hooks.d is not mounted, or the hook is uninstalled."""
+    """Not even 0: reconcile may run in a container where hooks.d is not mounted,
+    or the hook is uninstalled.
+    """
     node.runs(KUBELET)
     node.reconcile()
     for path in node.machine.path(HOOKS_DIR).iterdir():

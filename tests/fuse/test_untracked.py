@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory traffic on AMD without assigned counters: what the kernel shows in numbers is charged, as a lower bound.
+"""Memory traffic on AMD without assigned counters:
+what the kernel shows in numbers is charged, as a lower bound.
 
 The hardware tracks fewer RMIDs than there are. Linux 7.2, where it says so:
 
-* arch/x86/kernel/cpu/resctrl/monitor.c, __rmid_read_phys(): `if (msr_val & RMID_VAL_UNAVAIL) return -EINVAL;`
+* arch/x86/kernel/cpu/resctrl/monitor.c, __rmid_read_phys(): `if (msr_val & RMID_VAL_UNAVAIL) return
+  -EINVAL;`
 * fs/resctrl/ctrlmondata.c, rdtgroup_mondata_show(): `seq_puts(m, "Unavailable\\n")` for -EINVAL.
 * fs/resctrl/monitor.c, mon_event_count(), commit 064855a: "newly created monitor groups may report
   -EINVAL/Unavailable if the monitor hasn't seen any traffic".
-* arch/x86/kernel/cpu/resctrl/monitor.c, resctrl_arch_rmid_read(), commit 15292f1: `am->prev_msr = 0;` for -EINVAL,
-  because the hardware counts from 0 once it tracks the RMID again.
+* arch/x86/kernel/cpu/resctrl/monitor.c, resctrl_arch_rmid_read(), commit 15292f1: `am->prev_msr =
+  0;` for -EINVAL, because the hardware counts from 0 once it tracks the RMID again.
 """
 
 from __future__ import annotations
@@ -36,11 +38,15 @@ SEEN = 1536320
 
 
 def set_counter(resctrl: Mounted, value: object, domain: int = 0, event: str = EVENT) -> None:
-    resctrl.control(do="set_counter", group=GROUP, domain=f"mon_L3_{domain:02}", event=event, value=str(value))
+    resctrl.control(
+        do="set_counter", group=GROUP, domain=f"mon_L3_{domain:02}", event=event, value=str(value)
+    )
 
 
 def read_list(hook: Hook) -> tuple[float | None, int, int]:
-    """What `list` says: the value, how many counters lack a part, and how many are counted from nothing."""
+    """What `list` says: the value, how many counters lack a part,
+    and how many are counted from nothing.
+    """
     (key,) = hook.answer("list")["keys"]
     use = key["use"][EVENT]
     assert use["at_least"] is (use["unknown"] > 0)
@@ -49,9 +55,13 @@ def read_list(hook: Hook) -> tuple[float | None, int, int]:
 
 def exported(text: str) -> tuple[list[float], int]:
     """The samples of the metric, and how many of its uses are marked as unknown."""
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    samples = [
+        sample for family in text_string_to_metric_families(text) for sample in family.samples
+    ]
     marks = [
-        sample for sample in samples if sample.name == "resctrl_mon_use_unknown" and sample.labels["event"] == EVENT
+        sample
+        for sample in samples
+        if sample.name == "resctrl_mon_use_unknown" and sample.labels["event"] == EVENT
     ]
     return [sample.value for sample in samples if sample.name == METRIC], len(marks)
 
@@ -68,7 +78,9 @@ def test_numbers_of_one_domain_are_charged_while_the_others_are_untracked(
         set_counter(resctrl, SEEN)
         assert read_list(hook) == (SEEN, domains - 1, 1)
         (group,) = hook.answer("show", UID)["groups"]
-        shown = {path: counter for path, counter in group["counters"].items() if path.endswith(EVENT)}
+        shown = {
+            path: counter for path, counter in group["counters"].items() if path.endswith(EVENT)
+        }
         assert [(counter["known"], counter["use"]) for counter in shown.values()] == [
             (SEEN, SEEN),
             *[(0, None)] * (domains - 1),
@@ -90,7 +102,9 @@ def test_numbers_of_one_domain_are_charged_while_the_others_are_untracked(
 
 @contextmanager
 def exporting(hook: Hook, resctrl: Mounted, way: str) -> Iterator[Callable[[], float | None]]:
-    """Takes a sample of the sum over all domains, by the endpoint or by a textfile, once what was set is measured."""
+    """Takes a sample of the sum over all domains, by the endpoint or by a textfile,
+    once what was set is measured.
+    """
     numbers = count(1)
 
     def mark() -> int:
@@ -121,9 +135,18 @@ def exporting(hook: Hook, resctrl: Mounted, way: str) -> Iterator[Callable[[], f
 @FOUR
 @pytest.mark.parametrize("way", ["listen", "textfile"])
 def test_an_exported_counter_never_dips(hook: Hook, resctrl: Mounted, init: Task, way: str) -> None:
-    """Neither when a domain is untracked for a while, nor when it counts from 0 afterwards; it is never too high."""
+    """Neither when a domain is untracked for a while, nor when it counts from 0 afterwards;
+    it is never too high.
+    """
     hook(created("c1", init.pid, pod_uid=UID))
-    texts = [(100, "Unavailable"), ("Unavailable", 30), (120, 30), (120, "Unavailable"), (7, 50), (130, 60)]
+    texts = [
+        (100, "Unavailable"),
+        ("Unavailable", 30),
+        (120, 30),
+        (120, "Unavailable"),
+        (7, 50),
+        (130, 60),
+    ]
     with exporting(hook, resctrl, way) as ask:
         values = []
         for first, second in texts:
@@ -152,5 +175,10 @@ def test_a_domain_that_is_untracked_at_the_end_only_takes_nothing_of_the_others_
             assert read_list(hook)[1] == 1
     assert read_list(hook) == (3003, 1, 3), "of the domain nothing is on record"
     lines = [*map(json.loads, file.read_text().splitlines())]
-    assert [(line["use"][EVENT], EVENT in line["unknown"]) for line in lines] == [(3000, True), (3, True)]
-    assert values == [4000, 3004], "three go on; the fourth, of whose use a part is unknown, starts again"
+    assert [(line["use"][EVENT], EVENT in line["unknown"]) for line in lines] == [
+        (3000, True),
+        (3, True),
+    ]
+    assert values == [4000, 3004], (
+        "three go on; the fourth, of whose use a part is unknown, starts again"
+    )

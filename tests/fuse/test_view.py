@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""view, by the shipped file: what readers see while containers come and go, and the service is killed."""
+"""view, by the shipped file: what readers see while containers come and go,
+and the service is killed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ WAYS: tuple[Callable[[Path], Entry | None], ...] = (consumers.read, consumers.re
 
 
 class Reader(threading.Thread):
-    """Reads all keys again and again; `seen`: the keys that it has seen, and whether they were completed."""
+    """Reads all keys again and again; `seen`: the keys that it has seen,
+    and whether they were completed.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__()
@@ -59,7 +63,9 @@ def reading(run_dir: Path) -> Iterator[Reader]:
         reader.stop()
 
 
-def test_readers_see_whole_entries_while_pods_come_and_go_and_the_service_is_killed(hook: Hook) -> None:
+def test_readers_see_whole_entries_while_pods_come_and_go_and_the_service_is_killed(
+    hook: Hook,
+) -> None:
     def live(reader: Reader, pod: str) -> None:
         with task() as init, task() as sidecar:
             for name, process in ((f"{pod}-a", init), (f"{pod}-b", sidecar)):
@@ -88,7 +94,10 @@ def test_readers_see_whole_entries_while_pods_come_and_go_and_the_service_is_kil
 
 
 def test_a_key_has_the_kernels_own_files_by_links_in_real_directories(hook: Hook) -> None:
-    """Readers of a mount of resctrl skip links to directories. Kepler looks for mon_data once, when it starts."""
+    """Readers of a mount of resctrl skip links to directories.
+
+    Kepler looks for mon_data once, when it starts.
+    """
     hook.view("")
     assert os.readlink(hook.run_dir / "mon_data") == f"{hook.resctrl_root}/mon_data"
     with task() as init:
@@ -98,8 +107,12 @@ def test_a_key_has_the_kernels_own_files_by_links_in_real_directories(hook: Hook
         assert [path for path in directories if path.is_symlink() or not path.is_dir()] == []
         group = hook.resctrl_root / "mon_groups/oci-c1"
         counters = [path for path in (place / "mon_data").glob("*/*") if not path.suffix]
-        assert {path.name for path in counters} == {path.name for path in group.glob("mon_data/*/*")}
-        assert all(path.samefile(group / path.relative_to(place)) for path in (place / "tasks", *counters))
+        assert {path.name for path in counters} == {
+            path.name for path in group.glob("mon_data/*/*")
+        }
+        assert all(
+            path.samefile(group / path.relative_to(place)) for path in (place / "tasks", *counters)
+        )
 
 
 def test_once_beside_the_service_says_that_another_process_keeps_the_view(hook: Hook) -> None:
@@ -113,13 +126,18 @@ def test_once_beside_the_service_says_that_another_process_keeps_the_view(hook: 
 def test_a_view_that_cannot_be_made_is_named_and_once_exits_with_1(hook: Hook) -> None:
     """The last eighth of the file system is left to the records of hooks."""
     hook.run_dir.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", hook.run_dir], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", hook.run_dir], check=True
+    )
     try:
         (hook.run_dir / "filler").write_bytes(bytes(1_900_000))
         with task() as init:
             assert hook(created("c1", init.pid)).stderr == ""
             outcome = hook.ask("view", "--once")
-            assert (outcome.status, "could not make the view of key c1" in outcome.stderr) == (1, True), outcome
+            assert (outcome.status, "could not make the view of key c1" in outcome.stderr) == (
+                1,
+                True,
+            ), outcome
             (hook.run_dir / "filler").unlink()
             assert hook.view("c1").is_dir()
     finally:

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.skipif(watching.missing() is not None, reason=str(watch
 ID = "5f3c" * 16
 GROUP = f"oci-{UID}"
 ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
-"""What a runtime does for exec: a process enters the container's cgroup, and becomes the program."""
+"""What a runtime does for exec: a process enters the container's cgroup,
+and becomes the program.
+"""
 FLOOD = 6000
 """Execs: more than the socket's buffer holds."""
 
@@ -55,10 +57,17 @@ def exec_into(cgroup: Cgroup, *command: str) -> Iterator[Task]:
 # --- What it does
 
 
-def test_init_that_a_later_hook_moved_to_another_ctrl_group_is_followed_at_its_exec(hook: Hook, cgroup: Cgroup) -> None:
-    """As the hook of a CDI device does, before the runtime lets the init become the container's program."""
+def test_init_that_a_later_hook_moved_to_another_ctrl_group_is_followed_at_its_exec(
+    hook: Hook, cgroup: Cgroup
+) -> None:
+    """As the hook of a CDI device does, before the runtime lets the init
+    become the container's program.
+    """
     script = 'read word && exec sh -c "sleep infinity & wait"'
-    with watching.watching(hook), subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE) as init:
+    with (
+        watching.watching(hook),
+        subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE) as init,
+    ):
         try:
             assert init.stdin is not None
             cgroup.add(init.pid)
@@ -71,13 +80,17 @@ def test_init_that_a_later_hook_moved_to_another_ctrl_group_is_followed_at_its_e
             wait(lambda: len(cgroup.pids()) == 2)
             wait(lambda: hook.groups() == {f"gold/{GROUP}"})
             wait(lambda: hook.tasks(f"gold/{GROUP}") == {*cgroup.pids()})
-            assert [group["path"] for group in hook.key(UID)["groups"]] == [str(gold / "mon_groups" / GROUP)]
+            assert [group["path"] for group in hook.key(UID)["groups"]] == [
+                str(gold / "mon_groups" / GROUP)
+            ]
         finally:
             for pid in cgroup.pids():
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_exec_is_moved_into_its_containers_group(hook: Hook, container: Task, cgroup: Cgroup) -> None:
+def test_exec_is_moved_into_its_containers_group(
+    hook: Hook, container: Task, cgroup: Cgroup
+) -> None:
     with watching.watching(hook), exec_into(cgroup) as first, exec_into(cgroup) as second:
         wait(lambda: hook.tasks(GROUP) == {container.pid, first.pid, second.pid})
 
@@ -85,13 +98,17 @@ def test_exec_is_moved_into_its_containers_group(hook: Hook, container: Task, cg
 # --- What happens to it
 
 
-def test_killed_it_leaves_nothing_and_can_be_started_again(hook: Hook, container: Task, cgroup: Cgroup) -> None:
+def test_killed_it_leaves_nothing_and_can_be_started_again(
+    hook: Hook, container: Task, cgroup: Cgroup
+) -> None:
     process = watching.start(hook)
     watching.listen(process)
     wait((hook.run_dir / "watch.json").exists)
     process.kill()
     process.communicate()
-    assert (hook.run_dir / "watch.json").exists(), "an alert tells that it was killed, when this gets old"
+    assert (hook.run_dir / "watch.json").exists(), (
+        "an alert tells that it was killed, when this gets old"
+    )
     with watching.watching(hook), exec_into(cgroup) as brought_in:
         wait(lambda: hook.tasks(GROUP) == {container.pid, brought_in.pid})
 
@@ -139,7 +156,9 @@ def test_after_events_were_lost_it_looks_at_all_containers(
         (["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"], "CAP_NET_ADMIN"),
     ],
 )
-def test_it_says_what_is_wrong_and_exits_with_2(hook: Hook, cgroup: Cgroup, wrapper: list[str], problem: str) -> None:
+def test_it_says_what_is_wrong_and_exits_with_2(
+    hook: Hook, cgroup: Cgroup, wrapper: list[str], problem: str
+) -> None:
     script = ["sh", "-c", ENTER, str(cgroup.directory), *wrapper]
     outcome = finish(watching.start(hook, *script))
     assert outcome.status == 2

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node for the examples of docs/jobs.md: the model of resctrl, and the commands that the examples call."""
+"""A node for the examples of docs/jobs.md: the model of resctrl,
+and the commands that the examples call.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from tests.support.leftovers import MARK, own_mark
 from tests.support.waiting import wait
 from tests.unit.documents import page
 
-# It is where the examples have the program, and notes each call. The path in it is the only thing that an example on
-# a node has otherwise.
+# It is where the examples have the program, and notes each call.
+# The path in it is the only thing that an example on a node has otherwise.
 PROGRAM = """\
 #!/bin/sh
 echo "$*" >>{calls}
@@ -34,9 +36,13 @@ exec {program} "$verb" {options} "$@"
 
 
 def read_section(heading: str) -> tuple[dict[str, str], list[str]]:
-    """Return the blocks of a section of jobs.md: files by the path or name that the text before has, and commands."""
+    """Return the blocks of a section of jobs.md:
+    files by the path or name that the text before has, and commands.
+    """
     files, commands = {}, []
-    for paragraph, block in re.findall(r"((?:.+\n)+)\n```\n((?:.*\n)*?)```", page("docs/jobs.md", heading)):
+    for paragraph, block in re.findall(
+        r"((?:.+\n)+)\n```\n((?:.*\n)*?)```", page("docs/jobs.md", heading)
+    ):
         if paths := re.findall(r"`(/etc/[\w./-]+|\w+\.c)`", paragraph):
             files[paths[-1]] = block
         else:
@@ -45,7 +51,9 @@ def read_section(heading: str) -> tuple[dict[str, str], list[str]]:
 
 
 class BatchNode:
-    """A directory that every user can reach, with a history, and with `bin`, where the examples' commands are."""
+    """A directory that every user can reach, with a history, and with `bin`,
+    where the examples' commands are.
+    """
 
     def __init__(self, directory: Path, resctrl: Mounted) -> None:
         self.directory = directory
@@ -57,7 +65,9 @@ class BatchNode:
         options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.hook.run_dir}", PATIENT]
         options.append(f"--history={self.history}")
         command = PROGRAM.format(
-            calls=quote(str(directory / "calls")), program=quote(str(shipped())), options=" ".join(map(quote, options))
+            calls=quote(str(directory / "calls")),
+            program=quote(str(shipped())),
+            options=" ".join(map(quote, options)),
         )
         self.add_command("resctrl-mon-hook", command)
         self.add_command("sudo", '#!/bin/sh\nexec "$@"\n')
@@ -98,7 +108,11 @@ class BatchNode:
     def charge(self, key: str, joules: int) -> None:
         """Let a job use energy once it has a process."""
         wait(lambda: f"oci-{key}" in self.hook.groups() and bool(self.hook.tasks(f"oci-{key}")))
-        where = {"group": f"/mon_groups/oci-{key}", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
+        where = {
+            "group": f"/mon_groups/oci-{key}",
+            "domain": "mon_PERF_PKG_00",
+            "event": "core_energy",
+        }
         self.resctrl.control(do="add", amount=joules, **where)
 
     def calls(self, verb: str) -> list[str]:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slurm on this machine: munged, slurmctld and slurmd of one node, as processes that read only their own directory."""
+"""Slurm on this machine: munged, slurmctld and slurmd of one node,
+as processes that read only their own directory.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from tests.jobs.conftest import BatchNode
 from tests.support.hook import DEADLINE
 from tests.support.waiting import wait
 
-# Of what needs systemd or cgroups there is nothing; the node claims CPUs that it lacks, to run many tasks at once.
-# Credentials expire soon, since a requeued job waits for that.
+# Of what needs systemd or cgroups there is nothing; the node claims CPUs that it lacks, to run many
+# tasks at once. Credentials expire soon, since a requeued job waits for that.
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost=localhost
@@ -80,7 +82,9 @@ class Slurm:
             raise
 
     def _start(self) -> None:
-        files = [f"--{name}-file={self.directory}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+        files = [
+            f"--{name}-file={self.directory}/munge.{name}" for name in ("key", "pid", "log", "seed")
+        ]
         munge = self.directory / "munge.socket"
         self._open("munged", "--foreground", "--force", *files, f"--socket={munge}")
         wait(munge.exists)
@@ -102,11 +106,18 @@ class Slurm:
     def _ask(self, *words: str) -> str:
         """What a command prints; it may fail."""
         return subprocess.run(
-            words, env=self._node.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
+            words,
+            env=self._node.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            check=False,
         ).stdout
 
     def submit(self, script: str, *options: str) -> list[int]:
-        """Submit a batch job; once it runs, returns the IDs of its tasks, which are one job each."""
+        """Submit a batch job; once it runs, returns the IDs of its tasks,
+        which are one job each.
+        """
         text = f"#!/bin/sh\n{script}\n"
         words = ("--parsable", "--output=/dev/null", "--chdir=/", *options)
         job = int(self._node.run("sbatch", *words, stdin=text))

@@ -43,7 +43,9 @@ def test_crons_job_has_a_line(node: BatchNode) -> None:
     line, replaced = re.subn(r"^0 3 \* \* \* ", "@reboot ", node.place(line))
     assert (name, replaced) == ("/etc/cron.d/nightly", 1)
     (node.directory / "crontab").write_text(line, encoding="utf-8")
-    with subprocess.Popen([*ALONE, CRON, str(node.directory / "crontab")], env=node.environment) as cron:
+    with subprocess.Popen(
+        [*ALONE, CRON, str(node.directory / "crontab")], env=node.environment
+    ) as cron:
         try:
             (run,) = node.await_lines("nightly", 1)
         finally:
@@ -59,8 +61,12 @@ def test_ats_job_has_a_line(node: BatchNode) -> None:
     node.await_lines("reindex", 1)
 
 
-@pytest.mark.parametrize(("which", "keys"), [(0, ["convert"]), (1, ["convert-1", "convert-2", "convert-3"])])
-def test_parallels_tasks_have_a_line_together_or_one_each(node: BatchNode, which: int, keys: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("which", "keys"), [(0, ["convert"]), (1, ["convert-1", "convert-2", "convert-3"])]
+)
+def test_parallels_tasks_have_a_line_together_or_one_each(
+    node: BatchNode, which: int, keys: list[str]
+) -> None:
     for name in "abc":
         (node.directory / f"{name}.log").write_text(name, encoding="utf-8")
     command = [command for command in COMMANDS if "parallel" in command][which]

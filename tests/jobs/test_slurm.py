@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node with Debian's Slurm that is set up as docs/jobs.md says. The jobs of all situations run at the same time."""
+"""A node with Debian's Slurm that is set up as docs/jobs.md says.
+
+The jobs of all situations run at the same time.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,12 @@ SITUATIONS = {
     "is an array": Situation(options=("--array=1-2",), jobs=2),
     "is cancelled": Situation(command=("scancel", "")),
     "exceeds its time": Situation(command=("scontrol", "update", "EndTime=now", "JobId=")),
-    "exceeds its memory": Situation("(head -c 200000000 /dev/zero; sleep 600) | tail", ("--mem=20",)),
-    "is requeued": Situation(command=("scontrol", "requeue", ""), options=("--requeue",), runs=2, steps=2),
+    "exceeds its memory": Situation(
+        "(head -c 200000000 /dev/zero; sleep 600) | tail", ("--mem=20",)
+    ),
+    "is requeued": Situation(
+        command=("scontrol", "requeue", ""), options=("--requeue",), runs=2, steps=2
+    ),
     "is a user's": Situation(options=("--uid=nobody",)),
 }
 
@@ -62,7 +69,9 @@ def slurm(node: BatchNode) -> Iterator[Slurm]:
 
 @pytest.fixture(scope="module")
 def jobs(node: BatchNode, slurm: Slurm) -> dict[str, list[int]]:
-    """The IDs of the jobs in each situation; each has used as many joules as its ID says, in its first run."""
+    """The IDs of the jobs in each situation;
+    each has used as many joules as its ID says, in its first run.
+    """
     go = node.directory / "go"
     waiting = f"until [ -e {go} ]; do sleep 0.1; done"
     submitted = {
@@ -139,6 +148,8 @@ def test_submit_host_without_the_plugin_starts_a_job_only_if_that_is_optional(
     _, _, rest = FILES[PLUGSTACK].partition(" ")
     (tmp_path / "plugstack.conf").write_text(f"{word} {rest}", encoding="utf-8")
     environment = {**node.environment, "SLURM_CONF": str(tmp_path / "slurm.conf")}
-    done = subprocess.run(["srun", "true"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["srun", "true"], env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.returncode == 0) == is_started
     assert "Dlopen of plugin file failed" in done.stderr

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tier's guests: those whose tests were selected, and booted at once, beside the tests of other tiers.
+"""The tier's guests: those whose tests were selected, and booted at once,
+beside the tests of other tiers.
 
 Where there is no kernel for them yet, it is built when the first test of the tier asks.
 """
@@ -22,7 +23,9 @@ GUESTS = pytest.StashKey[Guests]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tier comes last: until then its guests run beside the others, which often wait; then they have all CPUs."""
+    """The tier comes last: until then its guests run beside the others, which often wait;
+    then they have all CPUs.
+    """
     items.sort(key=lambda item: HERE in item.path.parents)
 
 
@@ -36,7 +39,9 @@ def boot_guests(session: pytest.Session) -> Guests:
     """Return the guests, which run from the first call on."""
     stash = session.config.stash
     if GUESTS not in stash:
-        kinds = [item.callspec.params.get("kind") for item in session.items if hasattr(item, "callspec")]
+        kinds = [
+            item.callspec.params.get("kind") for item in session.items if hasattr(item, "callspec")
+        ]
         stash[GUESTS] = Guests([kind for kind in kinds if isinstance(kind, GuestKind)])
     return stash[GUESTS]
 

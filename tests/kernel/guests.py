@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the tests of each kind of guest in one boot, beside the tests of other tiers.
 
-This module is also a plugin of the pytest in the guest: there it leaves out the tests that ask for the model.
+This module is also a plugin of the pytest in the guest:
+there it leaves out the tests that ask for the model.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from tests.support.debian import CannotMake
 from tests.support.hook import FORM
 
 AT_ONCE = 4
-"""So many guests run at a time, but one while other tiers run, which leave a CPU idle on a small machine.
+"""So many guests run at a time, but one while other tiers run,
+which leave a CPU idle on a small machine.
 
 Guests that wait for the kernel's clock leave a CPU to others.
 """
@@ -47,7 +49,9 @@ class GuestKind:
     vm: Vm
     files: tuple[str, ...]
     has_newest: bool = False
-    """Whether its tests take Debian's newest suite, see tests/support/newest.py: made first if it can be made."""
+    """Whether its tests take Debian's newest suite, see tests/support/newest.py:
+    made first if it can be made.
+    """
 
     def __str__(self) -> str:
         return self.name
@@ -94,12 +98,29 @@ class Guests:
 
 def _run(kind: GuestKind, *, again: bool = True) -> GuestOutcome:
     """Run a guest; an emulator that hangs costs it once, and it is booted again."""
-    words = [sys.executable, "-m", "pytest", "-p", "tests.kernel.guests", "-p", "no:cacheprovider", *kind.files]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.kernel.guests",
+        "-p",
+        "no:cacheprovider",
+        *kind.files,
+    ]
     kept = provision.cache()
     environment = {**ENVIRONMENT, FORM: os.environ[FORM], "XDG_CACHE_HOME": str(kept.parent)}
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         try:
-            status = run_in_guest(words, kind.vm, env=environment, cwd=ROOT, shown=[kept], stdout=output, stderr=output)
+            status = run_in_guest(
+                words,
+                kind.vm,
+                env=environment,
+                cwd=ROOT,
+                shown=[kept],
+                stdout=output,
+                stderr=output,
+            )
         except (GuestFailed, GuestTimeout) as error:
             if not again:
                 raise

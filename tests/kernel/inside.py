@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests that can run in the guest, where resctrl is real: RESCTRL_MON_HOOK_TEST_ROOT says there where it is."""
+"""For tests that can run in the guest, where resctrl is real:
+RESCTRL_MON_HOOK_TEST_ROOT says there where it is.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,16 @@ def fill(groups: Path) -> int:
 def pin(pid: int, package: int) -> None:
     """Let a task run on the CPUs of a package only."""
     ids = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
-    os.sched_setaffinity(pid, {int(path.parts[-3][3:]) for path in ids if int(path.read_text()) == package})
+    os.sched_setaffinity(
+        pid, {int(path.parts[-3][3:]) for path in ids if int(path.read_text()) == package}
+    )
 
 
 def systemctl(*words: str) -> str:
     """Return what systemctl prints, errors too."""
-    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False, timeout=DEADLINE)
+    done = subprocess.run(
+        ["systemctl", *words], capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
     return (done.stdout + done.stderr).strip()
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guest's kernel: Linux 7.x with its own resctrl code over a faked RDT, built from Debian's source package.
+"""The guest's kernel: Linux 7.x with its own resctrl code over a faked RDT,
+built from Debian's source package.
 
-Its directory in the cache is named by what the build depends on, and has bzImage, config and manifest.json. A kernel
-that was built from the same things is used whatever its version is.
+Its directory in the cache is named by what the build depends on, and has bzImage, config and
+manifest.json. A kernel that was built from the same things is used whatever its version is.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from fetch.apt import Apt, CannotFetch, run
 HERE = Path(__file__).resolve().parent
 PATCH = HERE / "fake-rdt.patch"
 CONFIG = HERE / "config"
-MADE_FOR = "7.2"  # the version that the patch was made from, which is taken wherever there is a choice
-SUITES = ("bookworm-backports", "trixie-backports", "trixie", "testing", "sid")  # those with short lists first
+# The version that the patch was made from, which is taken wherever there is a choice.
+MADE_FOR = "7.2"
+# Those with short lists first.
+SUITES = ("bookworm-backports", "trixie-backports", "trixie", "testing", "sid")
 DISK = 4 << 30
 # In the source tree, with $CONFIG
 CONFIGURE = (
@@ -61,7 +64,9 @@ def say(line: str) -> None:
 def ready() -> Path:
     """The bzImage; built if there is none yet."""
     if platform.machine() != "x86_64":
-        raise CannotBuild(f"the guest's kernel is for x86_64, as RDT is, and this is {platform.machine()}")
+        raise CannotBuild(
+            f"the guest's kernel is for x86_64, as RDT is, and this is {platform.machine()}"
+        )
     if os.geteuid() != 0:
         raise CannotBuild("not root, and the guest is to see the whole of the host's /")
     image = find()
@@ -92,7 +97,8 @@ def inputs() -> str:
 def build() -> Path:
     """Build the kernel, from Debian's newest fitting source package.
 
-    Two at once: the second waits and takes what the first has made. Killed: the next one clears away what is left.
+    Two at once: the second waits and takes what the first has made. Killed:
+    the next one clears away what is left.
     """
     cache().mkdir(parents=True, exist_ok=True)
     with provision.alone(cache() / "lock"):
@@ -101,8 +107,13 @@ def build() -> Path:
         for left in cache().glob(".work-*"):
             shutil.rmtree(left)
         if shutil.disk_usage(cache()).free < DISK:
-            raise CannotBuild(f"{cache()}: building takes {DISK >> 30} GB of disk, and there is less")
-        say("none was built yet from these sources. That takes about 10 minutes on 2 cores, and 3 GB until then")
+            raise CannotBuild(
+                f"{cache()}: building takes {DISK >> 30} GB of disk, and there is less"
+            )
+        say(
+            "none was built yet from these sources. That takes about 10 minutes on 2 cores, and 3 "
+            "GB until then"
+        )
         with tempfile.TemporaryDirectory(prefix=".work-", dir=cache()) as work:
             try:
                 return _build(Path(work))
@@ -122,14 +133,19 @@ def _build(work: Path) -> Path:
     command = ["patch", "--batch", "--forward", "-p1", "-d", str(tree), "-i", str(PATCH)]
     done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise CannotBuild(f"{PATCH.name} does not apply to {package.name} {package.version}: {done.stdout[-1000:]}")
+        raise CannotBuild(
+            f"{PATCH.name} does not apply to {package.name} {package.version}: "
+            f"{done.stdout[-1000:]}"
+        )
     _configure(tree)
     _compile(tree)
     return _keep(work / "out", tree, package)
 
 
 def _choose(work: Path) -> Package:
-    """The version that the patch was made for, as soon as it is seen; else the newest 7.x of all suites."""
+    """The version that the patch was made for, as soon as it is seen;
+    else the newest 7.x of all suites.
+    """
     lines = []
     for suite in SUITES:
         apt = Apt(work / suite, suite)
@@ -145,7 +161,9 @@ def _choose(work: Path) -> Package:
                 lines.append(package)
     if not lines:
         wanted = f"linux-source-{MADE_FOR[0]}.x"
-        raise CannotBuild(f"no {wanted} in {', '.join(SUITES)} of this machine's mirror of Debian (offline?)")
+        raise CannotBuild(
+            f"no {wanted} in {', '.join(SUITES)} of this machine's mirror of Debian (offline?)"
+        )
     return max(lines, key=lambda package: package.linux)
 
 
@@ -153,7 +171,9 @@ def _configure(tree: Path) -> None:
     for command in CONFIGURE:
         run(["bash", "-c", command], tree, {**os.environ, "CONFIG": str(CONFIG)})
     have = set((tree / ".config").read_text(encoding="utf-8").splitlines())
-    wanted = {line for line in CONFIG.read_text(encoding="utf-8").splitlines() if line.endswith("=y")}
+    wanted = {
+        line for line in CONFIG.read_text(encoding="utf-8").splitlines() if line.endswith("=y")
+    }
     if lost := sorted(wanted - have):
         raise CannotBuild(f"{CONFIG.name}: this kernel does not take {' '.join(lost)}")
 

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on a resctrl, and what came of each: for comparing the model with the kernel, which run the same ones.
+"""Operations on a resctrl, and what came of each: for comparing the model with the kernel,
+which run the same ones.
 
-    python3 -m tests.kernel.ops kernel SCRIPT RESULTS     as root where the kernel's resctrl is mounted
-    python3 -m tests.kernel.ops model SCRIPT RESULTS      as root in a new pid namespace (fewer tasks to walk)
+    python3 -m tests.kernel.ops kernel SCRIPT RESULTS     as root where the kernel's resctrl is
+    mounted python3 -m tests.kernel.ops model SCRIPT RESULTS      as root in a new pid namespace
+    (fewer tasks to walk)
 
-SCRIPT is JSON: {"knobs": {...}, "sequences": [[operation, ...], ...]}. An operation is a list: a method of Player
-without `do_`, and its arguments. RESULTS has for each operation what it gave and info/last_cmd_status after it, and at
-the end of a sequence all that can be seen. Each sequence begins with new groups and tasks; only the order of the free
-RMIDs carries over.
+SCRIPT is JSON: {"knobs": {...}, "sequences": [[operation, ...], ...]}. An operation is a list: a
+method of Player without `do_`, and its arguments. RESULTS has for each operation what it gave and
+info/last_cmd_status after it, and at the end of a sequence all that can be seen. Each sequence
+begins with new groups and tasks; only the order of the free RMIDs carries over.
 
-Paths are relative to the mount. E runs the sequence; A and B are shells that it has started, C and D children of these.
-In what is written {A} is A's process ID. An operation on a task that is not there is skipped.
+Paths are relative to the mount. E runs the sequence; A and B are shells that it has started,
+C and D children of these. In what is written {A} is A's process ID. An operation on a task
+that is not there is skipped.
 
-What FUSE cannot show is left out: the model gets to look into /proc after each birth (FORKS_ARE_SEEN), and there are no
-threads and no zombies.
+What FUSE cannot show is left out: the model gets to look into /proc after each birth
+(FORKS_ARE_SEEN), and there are no threads and no zombies.
 """
 
 from __future__ import annotations
@@ -59,12 +62,16 @@ class KernelSide:
     THRESHOLD = Path(root, "info/L3_MON/max_threshold_occupancy")
 
     def __init__(self) -> None:
-        self.threshold = self.THRESHOLD.read_text(encoding="ascii") if self.THRESHOLD.exists() else ""
+        self.threshold = (
+            self.THRESHOLD.read_text(encoding="ascii") if self.THRESHOLD.exists() else ""
+        )
         self.options = "debug" if Path(self.root, "mon_hw_id").exists() else "rw"
 
     def where(self, number: int) -> str:
         """/proc/NUMBER/cpu_resctrl_groups; OSError if there is no such task."""
-        return Path(f"/proc/{number}/cpu_resctrl_groups").read_bytes().decode(errors="surrogateescape")
+        return (
+            Path(f"/proc/{number}/cpu_resctrl_groups").read_bytes().decode(errors="surrogateescape")
+        )
 
     def counters(self, mode: str) -> None:
         """normal, Unavailable or Error."""
@@ -79,7 +86,9 @@ class KernelSide:
         subprocess.run(["umount", self.root], check=True)
 
     def mount(self) -> None:
-        subprocess.run(["mount", "-t", "resctrl", "-o", self.options, "resctrl", self.root], check=True)
+        subprocess.run(
+            ["mount", "-t", "resctrl", "-o", self.options, "resctrl", self.root], check=True
+        )
 
     def settle(self) -> None:
         """Let the RMIDs that are in limbo come back: all of them, now or soon."""
@@ -142,7 +151,12 @@ class Shell:
     def __init__(self) -> None:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            ["sh"], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, encoding="utf-8", errors="surrogateescape"
+            ["sh"],
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="surrogateescape",
         )
         self.number = self._process.pid
         self.is_pinned = False
@@ -189,14 +203,20 @@ class Crew:
     def unfill(self, text: str) -> str:
         """With names for numbers."""
         names = {str(number): name for number, name in self.names().items() if number > SMALL}
-        return re.sub(r"\b\w+\b", lambda match: f"{{{names[match[0]]}}}" if match[0] in names else match[0], text)
+        return re.sub(
+            r"\b\w+\b",
+            lambda match: f"{{{names[match[0]]}}}" if match[0] in names else match[0],
+            text,
+        )
 
     def fork(self, parent: str, name: str) -> None:
         self.children[name] = int(self.shells[parent].ask("sleep infinity >&- 2>&- & echo $!"))
         self.numbers[name] = self.children[name]
 
     def end(self, name: str) -> None:
-        """End a task, and wait until it is reaped: by its shell, or if that has ended, by init, which E may be."""
+        """End a task, and wait until it is reaped: by its shell, or if that has ended,
+        by init, which E may be.
+        """
         if name in self.shells:
             self.shells.pop(name).end()
             return
@@ -211,11 +231,17 @@ class Crew:
 
     def renew(self) -> None:
         """Only A and B, alive."""
-        for name in [*self.children, *(name for name, shell in self.shells.items() if shell.is_pinned)]:
+        for name in [
+            *self.children,
+            *(name for name, shell in self.shells.items() if shell.is_pinned),
+        ]:
             self.end(name)
         for name in "AB":
             self.shells[name] = self.shells.get(name) or Shell()
-        self.numbers = {"E": os.getpid(), **{name: shell.number for name, shell in self.shells.items()}}
+        self.numbers = {
+            "E": os.getpid(),
+            **{name: shell.number for name, shell in self.shells.items()},
+        }
 
     def clear(self) -> None:
         for name in [*self.children, *self.shells]:
@@ -263,7 +289,10 @@ class Player:
         self.crew = Crew()
         self.slots: dict[object, tuple[int, str]] = {}
         self.fixed = {*self.do_listing("")}
-        """What is no group. Where nothing can be monitored, a ctrl_group can be called mon_groups."""
+        """What is no group.
+
+        Where nothing can be monitored, a ctrl_group can be called mon_groups.
+        """
 
     def perform(self, name: str, *arguments: Any) -> Answer:  # noqa: ANN401  as in Operation
         try:
@@ -294,7 +323,11 @@ class Player:
     def do_tree(self, path: str) -> list[str]:
         """All names below a directory."""
         top = self.at(path)
-        paths = [os.path.join(above, name) for above, dirs, files in os.walk(top) for name in dirs + files]
+        paths = [
+            os.path.join(above, name)
+            for above, dirs, files in os.walk(top)
+            for name in dirs + files
+        ]
         return sorted(os.path.relpath(name, top) for name in paths)
 
     def do_read(self, path: str) -> Answer:
@@ -311,7 +344,9 @@ class Player:
     def do_pieces(self, path: str, size: str) -> bool:
         """Whether small reads give what one read gives."""
         with open(self.at(path), "rb", buffering=0) as file:
-            return b"".join(iter(lambda: file.read(int(size)), b"")).decode() == whole(file.fileno())
+            return b"".join(iter(lambda: file.read(int(size)), b"")).decode() == whole(
+                file.fileno()
+            )
 
     def do_write(self, path: str, data: str) -> str:
         fd = os.open(self.at(path), os.O_WRONLY)
@@ -344,7 +379,9 @@ class Player:
     def do_nobody(self, command: str) -> str:
         """What a user without rights gets to see of a shell command."""
         words, env = [*NOBODY, command], {**os.environ, "LC_ALL": "C"}
-        done = subprocess.run(words, env=env, cwd=self.machine.root, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            words, env=env, cwd=self.machine.root, capture_output=True, text=True, check=False
+        )
         return done.stdout + done.stderr
 
     # ---- on tasks ----
@@ -356,7 +393,9 @@ class Player:
 
     def do_itself(self, name: str, path: str) -> str:
         """A task writes 0, which stands for the writer."""
-        return self._shell(name).ask(f"echo 0 2>&1 >'{self.at(path)}'").replace(self.machine.root, "")
+        return (
+            self._shell(name).ask(f"echo 0 2>&1 >'{self.at(path)}'").replace(self.machine.root, "")
+        )
 
     def do_fork(self, parent: str, child: str) -> None:
         self._shell(parent)
@@ -398,9 +437,11 @@ class Player:
         getattr(self.machine, what)(*arguments)
 
     def do_settle(self) -> None:
-        """No RMID in limbo, all of them free but one that mon_groups/probe has; the order of the free ones is known.
+        """No RMID in limbo, all of them free but one that mon_groups/probe has;
+        the order of the free ones is known.
 
-        As long as nothing is free: the first that is shows that a look was taken, and a look frees all that are clean.
+        As long as nothing is free: the first that is shows that a look was taken,
+        and a look frees all that are clean.
         """
         for wanted in ("ENOSPC", "ok"):
             self._clear()
@@ -412,13 +453,16 @@ class Player:
         """mkdir until it gives this."""
         end = time.monotonic() + DEADLINE
         for count in itertools.count():
-            got = self.perform("mkdir", "mon_groups/probe" if wanted == "ok" else f"mon_groups/settle{count}")
+            got = self.perform(
+                "mkdir", "mon_groups/probe" if wanted == "ok" else f"mon_groups/settle{count}"
+            )
             if got == wanted:
                 return
             if time.monotonic() > end:
                 raise RuntimeError(f"mkdir says {got}, not {wanted}")
             if got == "EBUSY":
-                time.sleep(0.02)  # only so that waiting costs others nothing; resctrl looks once a second
+                # Only so that waiting costs others nothing; resctrl looks once a second.
+                time.sleep(0.02)
 
     # ---- around them ----
 
@@ -450,7 +494,9 @@ class Player:
 
     def _below(self, directory: str) -> list[str]:
         names = self.perform("listing", directory)
-        return [f"{directory}/{name}".lstrip("/") for name in names] if isinstance(names, list) else []
+        return (
+            [f"{directory}/{name}".lstrip("/") for name in names] if isinstance(names, list) else []
+        )
 
     def start_afresh(self) -> None:
         self._clear()

@@ -45,9 +45,14 @@ def test_at_least_as_much_of_the_work_is_charged_as_promised(shares: Shares, wor
 
 
 @pytest.mark.parametrize("workload", JOBS)
-def test_with_watch_as_much_of_what_exec_brings_in_is_charged_as_promised(shares: Shares, workload: str) -> None:
+def test_with_watch_as_much_of_what_exec_brings_in_is_charged_as_promised(
+    shares: Shares, workload: str
+) -> None:
     for runtime in PLAN.runtimes:
-        hook, watch = (shares[f"{workload}, {runtime}", column] for column in ("this hook", "with watch"))
+        hook, watch = (
+            shares[f"{workload}, {runtime}", column] for column in ("this hook", "with watch")
+        )
         assert hook < 50, "without watch it is missed; otherwise this test is about nothing"
-        # The promise is for an idle machine, where the benchmark checks it; here other guests run beside this one.
+        # The promise is for an idle machine, where the benchmark checks it;
+        # here other guests run beside this one.
         assert attribution.promise_of(workload) - 10 <= watch < 105

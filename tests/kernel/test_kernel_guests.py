@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook on the kernel's own resctrl: the black-box tests of tests/fuse, and those in guest/, which need a real one.
+"""The hook on the kernel's own resctrl: the black-box tests of tests/fuse, and those in guest/,
+which need a real one.
 
 Each test here is a guest, which runs pytest on some files.
 """
@@ -12,16 +13,18 @@ from tests.bench.attribution import CountingVm
 from tests.kernel.guests import GuestKind, Guests
 from tests.kernel.vm import Vm
 
-QUICK = "fakerdt.decay_ms=0"  # what is freed comes back at the next look, which the kernel takes once a second
+# What is freed comes back at the next look, which the kernel takes once a second.
+QUICK = "fakerdt.decay_ms=0"
 HERE = "tests/kernel/guest"
-# A boot takes ten seconds, so that a guest runs all that its machine can show. reconcile is in the storm and
-# in chains: its tests on the model would take too long here.
+# A boot takes ten seconds, so that a guest runs all that its machine can show. reconcile is in the
+# storm and in chains: its tests on the model would take too long here.
 MACHINES = [
     GuestKind(
         "one CPU",
         Vm(smp=1, sockets=1, append=QUICK, mount_options="cdp,debug"),
         (
-            # These run on the model as well. What is the process's, and not resctrl's, runs on the model alone.
+            # These run on the model as well. What is the process's, and not resctrl's,
+            # runs on the model alone.
             *(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "storm")),
             *(f"{HERE}/test_{name}.py" for name in ("exhaustion", "few", "chain")),
         ),
@@ -38,7 +41,9 @@ MACHINES = [
         has_newest=True,
     ),
     # Monitoring only: there is no ctrl_group but the root
-    GuestKind("reused RMIDs", CountingVm(rmids=2, closids=0, append=QUICK), (f"{HERE}/test_lifetime.py",)),
+    GuestKind(
+        "reused RMIDs", CountingVm(rmids=2, closids=0, append=QUICK), (f"{HERE}/test_lifetime.py",)
+    ),
     GuestKind("two packages", Vm(append=QUICK), (f"{HERE}/test_packages.py",)),
     GuestKind(
         "telemetry only",

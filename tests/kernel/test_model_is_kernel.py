@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of resctrl against the kernel: the same operations on both, and all that came of them compared.
+"""The model of resctrl against the kernel: the same operations on both,
+and all that came of them compared.
 
-Most sequences are made by chance, always the same ones: a seed gives one. What differs is printed with its sequence.
+Most sequences are made by chance, always the same ones: a seed gives one.
+What differs is printed with its sequence.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from tests.kernel.vm import ROOT, GuestTimeout, Vm, run_in_guest
 class Kind:
     """A machine, as a guest and as knobs of the model, and what happens on it.
 
-    `rows`: sequences for what chance does not bring. `count`: how many are made by chance, each of `first` and of up to
-    `size` operations after it.
+    `rows`: sequences for what chance does not bring. `count`: how many are made by chance, each of
+    `first` and of up to `size` operations after it.
     """
 
     vm: Vm
@@ -42,7 +44,9 @@ class Kind:
     size: int = 0
 
     def sequences(self) -> list[list[Operation]]:
-        by_seed = ([*self.first, *by_chance(random.Random(seed), self.size)] for seed in range(self.count))
+        by_seed = (
+            [*self.first, *by_chance(random.Random(seed), self.size)] for seed in range(self.count)
+        )
         return [*map(parsed, self.rows), *by_seed]
 
 
@@ -50,27 +54,77 @@ MADE = "mkdir $X ; mkdir $Y ; mkdir gold ; mkdir gold/mon_groups/g"
 
 
 def parsed(row: str) -> list[Operation]:
-    """Operations of a row, as a shell would cut their words; $X and $Y are two mon_groups, and `made` is MADE."""
+    """Operations of a row, as a shell would cut their words;
+    $X and $Y are two mon_groups, and `made` is MADE.
+    """
     text = row.replace("made ", f"{MADE} ").replace("$", "mon_groups/")
     return [shlex.split(command) for command in text.split(";")]
 
 
 # ---- sequences ----
 
-LIKELY = ["mon_groups/x", "mon_groups/x", "mon_groups/y", "gold", "gold/mon_groups/x", "gold/mon_groups/y"]
-MONS = ["x", "y", "a b", ".a.", "é\udcff", "x" * 255, "tasks", "info", "mon_data", "a\nb", "mon_groups"]
+LIKELY = [
+    "mon_groups/x",
+    "mon_groups/x",
+    "mon_groups/y",
+    "gold",
+    "gold/mon_groups/x",
+    "gold/mon_groups/y",
+]
+MONS = [
+    "x",
+    "y",
+    "a b",
+    ".a.",
+    "é\udcff",
+    "x" * 255,
+    "tasks",
+    "info",
+    "mon_data",
+    "a\nb",
+    "mon_groups",
+]
 CTRLS = ["gold", "silver", "a b"]
-STRANGE = [*(f"mon_groups/{group}" for group in MONS), *(f"gold/mon_groups/{group}" for group in MONS), *CTRLS]
+STRANGE = [
+    *(f"mon_groups/{group}" for group in MONS),
+    *(f"gold/mon_groups/{group}" for group in MONS),
+    *CTRLS,
+]
 GROUPS = [*LIKELY * 20, *STRANGE]
 """Mostly such as are there, for little happens in those that are not."""
-ODD = ["", "nope/x", "mon_groups", "mon_data", "info", "info/x", "info/L3_MON", "mon_groups/x/y", "mon_groups/x/tasks"]
-ODD += ["mon_groups/x/mon_data", "mon_groups/x/mon_groups/y", "gold/mon_groups", "gold/mon_data", "gold/x", "tasks"]
-ODD += ["mon_data/mon_L3_00", "mon_data/mon_L3_00/mbm_total_bytes", "mon_groups/x/mon_data/mon_L3_01"]
+ODD = [
+    "",
+    "nope/x",
+    "mon_groups",
+    "mon_data",
+    "info",
+    "info/x",
+    "info/L3_MON",
+    "mon_groups/x/y",
+    "mon_groups/x/tasks",
+]
+ODD += [
+    "mon_groups/x/mon_data",
+    "mon_groups/x/mon_groups/y",
+    "gold/mon_groups",
+    "gold/mon_data",
+    "gold/x",
+    "tasks",
+]
+ODD += [
+    "mon_data/mon_L3_00",
+    "mon_data/mon_L3_00/mbm_total_bytes",
+    "mon_groups/x/mon_data/mon_L3_01",
+]
 WORDS = ["{A}", "{A}", "{B}", "{C}", "0", "{B}\n", "4194303"]
 SOME = [*GROUPS * 2, *ODD]
 TASKS = [*(f"{group}/tasks" for group in GROUPS), *["tasks"] * 20]
 DATA = [*WORDS[:4] * 5, *WORDS]
-FILES = [f"{group}/{name}" for group in GROUPS for name in ("tasks", "mon_hw_id", "mon_data/mon_L3_00/mbm_total_bytes")]
+FILES = [
+    f"{group}/{name}"
+    for group in GROUPS
+    for name in ("tasks", "mon_hw_id", "mon_data/mon_L3_00/mbm_total_bytes")
+]
 SETUPS = [
     ["mon_groups/x"],
     ["mon_groups/x", "mon_groups/y"],
@@ -99,7 +153,9 @@ OPERATIONS: list[tuple[int, list[Any]]] = [
 
 
 def into(group: str, task: str) -> list[Operation]:
-    """Through the ctrl_group above it: the kernel moves no task from one ctrl_group into a mon_group of another."""
+    """Through the ctrl_group above it: the kernel moves no task from one ctrl_group
+    into a mon_group of another.
+    """
     ctrl = group.partition("mon_groups")[0].rstrip("/")
     return [["write", f"{path}/tasks", task] for path in dict.fromkeys([ctrl, group]) if path]
 
@@ -111,7 +167,9 @@ def by_chance(chance: random.Random, size: int) -> Iterator[Operation]:
     for task in ("{A}", "{B}"):
         yield from into(chance.choice(groups), task)
     weights = [weight for weight, _ in OPERATIONS]
-    for _, (name, *arguments) in chance.choices(OPERATIONS, weights, k=chance.randint(size // 2, size)):
+    for _, (name, *arguments) in chance.choices(
+        OPERATIONS, weights, k=chance.randint(size // 2, size)
+    ):
         yield [name, *map(chance.choice, arguments)]
 
 
@@ -121,7 +179,8 @@ OF_LIMBO = (
     # no RMID is left, but some are in limbo
     "settle ; fill mon_groups ; mkdir gold ; rmdir mon_groups/probe ; mkdir $X ; mkdir gold",
     # an umount
-    "settle ; made ; write $X/tasks {A} ; open 1 info/last_cmd_status r ; close 1 ; machine umount ; where A ;"
+    "settle ; made ; write $X/tasks {A} ; open 1 info/last_cmd_status r ; close 1 ; machine "
+    "umount ; where A ;"
     "machine mount ; where A ; listing mon_groups ; fill mon_groups",
 )
 OF_FEW = (
@@ -130,7 +189,8 @@ OF_FEW = (
     # a ctrl_group without an RMID gives its CLOSID back
     "fill mon_groups ; mkdir a ; rmdir mon_groups/fill0 ; mkdir a ; mkdir b",
     # files of a group that is removed
-    "made ; open 1 $X/tasks rw ; open 2 $X/mon_data/mon_L3_00/mbm_total_bytes r ; rmdir $X ; pread 1 ; pread 2 ;"
+    "made ; open 1 $X/tasks rw ; open 2 $X/mon_data/mon_L3_00/mbm_total_bytes r ; rmdir $X ; "
+    "pread 1 ; pread 2 ;"
     "pwrite 1 {A} ; mkdir $X ; pread 1 ; pwrite 1 {A}",
     # RMIDs come back in an order, also after an umount
     "made ; mkdir silver ; mkdir silver/mon_groups/s ; write gold/tasks {A} ;"
@@ -151,31 +211,47 @@ OF_MANY = (
     "read info/L3_MON/num_rmids ; read info/PERF_PKG_MON/num_rmids ; read info/L3/num_closids ;"
     "read info/L3_MON/mon_features ; read info/PERF_PKG_MON/mon_features",
     # to write takes a capability, and some files cannot be written by any user
-    "mkdir $X ; nobody 'mkdir $Y' ; nobody 'rmdir $X' ; nobody 'echo 0 >$X/tasks' ; nobody 'cat $X/tasks'",
-    "write info/last_cmd_status x ; write mon_data/mon_L3_00/llc_occupancy 0 ; write size 1 ; open 1 mon_groups rw ;"
+    "mkdir $X ; nobody 'mkdir $Y' ; nobody 'rmdir $X' ; nobody 'echo 0 >$X/tasks' ; nobody 'cat "
+    "$X/tasks'",
+    "write info/last_cmd_status x ; write mon_data/mon_L3_00/llc_occupancy 0 ; write size 1 ; "
+    "open 1 mon_groups rw ;"
     "read mon_groups ; read tasks/x",
-    # counters: of the root, of an RMID that never ran, of those that ran on one package, without data, with errors
+    # counters: of the root, of an RMID that never ran, of those that ran on one package,
+    # without data, with errors
     f"mkdir $X ; {reads('')} ; {reads('$X')}",
-    f"mkdir $X ; mkdir $Y ; mkdir gold ; mkdir gold/mon_groups/g ; run A 1 ; write $X/tasks {{A}} ; run A 1 ;"
-    f"{reads('$X')} ; run B 0 ; write gold/tasks {{B}} ; write gold/mon_groups/g/tasks {{B}} ; run B 0 ;"
-    f"{reads('gold/mon_groups/g')} ; {reads('gold')} ; write $Y/tasks {{A}} ; run A 0 ; write tasks {{A}} ; run A 1 ;"
+    f"mkdir $X ; mkdir $Y ; mkdir gold ; mkdir gold/mon_groups/g ; run A 1 ; write $X/tasks {{A}} "
+    "; run A 1 ;"
+    f"{reads('$X')} ; run B 0 ; write gold/tasks {{B}} ; write gold/mon_groups/g/tasks {{B}} ; "
+    "run B 0 ;"
+    f"{reads('gold/mon_groups/g')} ; {reads('gold')} ; write $Y/tasks {{A}} ; run A 0 ; write "
+    f"tasks {{A}} ; run A 1 ;"
     f"{reads('$X')} ; {reads('$Y')}",
     f"mkdir $X ; machine counters Unavailable ; {reads('')} ; machine counters normal",
     f"mkdir $X ; machine counters Error ; {reads('', *L3, AET[0])} ; machine counters normal",
     # not mounted
-    'machine umount ; mkdir $X ; read tasks ; rmdir $X ; listing "" ; where A ; mkdir x ; create x ; machine mount',
+    'machine umount ; mkdir $X ; read tasks ; rmdir $X ; listing "" ; where A ; mkdir x ; create '
+    "x ; machine mount",
     # `tasks` in pieces
     "mkdir $X ; write $X/tasks {A} ; write $X/tasks {B} ; pieces $X/tasks 3 ; pieces $X/tasks 7",
     # any name
     "mkdir 'a\nb' ; mkdir 'gold/\n' ; mkdir 'a b' ; mkdir tasks ; mkdir $tasks ; mkdir $\udcff",
-    f"mkdir {'n' * 255} ; mkdir ${'n' * 255} ; mkdir ${'n' * 1024} ; listing '' ; listing mon_groups",
+    f"mkdir {'n' * 255} ; mkdir ${'n' * 255} ; mkdir ${'n' * 1024} ; listing '' ; listing "
+    "mon_groups",
 )
 
 FEW: dict[str, Any] = {"rmids": 8, "closids": 4, "debug": True, "l3_domains": 1}
-ONE_CPU: dict[str, Any] = {"rmids": 7, "closids": 4, "mount_options": "debug", "sockets": 1, "smp": 1}
+ONE_CPU: dict[str, Any] = {
+    "rmids": 7,
+    "closids": 4,
+    "mount_options": "debug",
+    "sockets": 1,
+    "smp": 1,
+}
 KINDS = {
     # To settle takes seconds: few sequences, and long ones
-    "limbo": Kind(Vm(**ONE_CPU), FEW | {"packages": 1}, OF_LIMBO, first=(["settle"],), count=8, size=40),
+    "limbo": Kind(
+        Vm(**ONE_CPU), FEW | {"packages": 1}, OF_LIMBO, first=(["settle"],), count=8, size=40
+    ),
     # Few counters and short sequences: quick
     "small": Kind(
         Vm(append="rdt=!cmt,!energy,!perf", **ONE_CPU),
@@ -184,7 +260,8 @@ KINDS = {
         count=500,
         size=6,
     ),
-    # More RMIDs than all rows together need: each group has one that has not been used, and none waits for limbo
+    # More RMIDs than all rows together need: each group has one that has not been used,
+    # and none waits for limbo
     "full": Kind(Vm(rmids=400), {"rmids": 401, "busy_packages": 0}, OF_MANY),
 }
 
@@ -199,7 +276,9 @@ def run_script(kind: Kind, where: str) -> list[list[Answer]]:
         (directory / "script").write_text(script, encoding="utf-8")
         status = on_kernel(kind, directory) if where == "kernel" else on_model(directory)
         assert status == 0, f"{where}: exit status {status}"
-        results: list[list[Answer]] = json.loads((directory / "results").read_text(encoding="utf-8"))
+        results: list[list[Answer]] = json.loads(
+            (directory / "results").read_text(encoding="utf-8")
+        )
         return results
 
 
@@ -207,7 +286,9 @@ def on_kernel(kind: Kind, directory: Path) -> int:
     words = command("kernel", Path("/tmp/share"))
     try:
         return run_in_guest(words, kind.vm, share=directory, cwd=ROOT)
-    except GuestTimeout as error:  # an emulator can stand still; a kernel or an operation that hangs does so again
+    except (
+        GuestTimeout
+    ) as error:  # an emulator can stand still; a kernel or an operation that hangs does so again
         print(f"booted again, for {error}", file=sys.stderr)
         return run_in_guest(words, kind.vm, share=directory, cwd=ROOT)
 
@@ -215,18 +296,30 @@ def on_kernel(kind: Kind, directory: Path) -> int:
 def on_model(directory: Path) -> int:
     """In a new pid namespace: fewer tasks to walk, and none that comes and goes."""
     namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    return subprocess.run([*namespace, *command("model", directory)], cwd=ROOT, check=False).returncode
+    return subprocess.run(
+        [*namespace, *command("model", directory)], cwd=ROOT, check=False
+    ).returncode
 
 
 def command(where: str, directory: Path) -> list[str]:
-    return [sys.executable, "-m", "tests.kernel.ops", where, str(directory / "script"), str(directory / "results")]
+    return [
+        sys.executable,
+        "-m",
+        "tests.kernel.ops",
+        where,
+        str(directory / "script"),
+        str(directory / "results"),
+    ]
 
 
 def difference(sequence: list[Operation], kernel: list[Answer], model: list[Answer]) -> str:
     """What came of a sequence up to the first difference."""
     steps = [*sequence, ["everything"]]
     first = next(number for number, pair in enumerate(zip(kernel, model)) if pair[0] != pair[1])
-    lines = [f"  {json.dumps(step)} -> {json.dumps(answer)}" for step, answer in zip(steps[:first], kernel)]
+    lines = [
+        f"  {json.dumps(step)} -> {json.dumps(answer)}"
+        for step, answer in zip(steps[:first], kernel)
+    ]
     ours, theirs = json.dumps(model[first]), json.dumps(kernel[first])
     last = [f"  {json.dumps(steps[first])}", f"    kernel: {theirs}", f"    model:  {ours}"]
     return "\n".join([json.dumps(sequence), *lines, *last])
@@ -244,5 +337,9 @@ def test_the_same_comes_of_each_sequence(name: str) -> None:
         kernel, model = pool.map(lambda where: run_script(KINDS[name], where), ("kernel", "model"))
     sequences = KINDS[name].sequences()
     assert len(kernel) == len(model) == len(sequences)
-    differences = [difference(*three) for three in zip(sequences, kernel, model) if three[1] != three[2]]
-    assert not differences, "\n".join([*differences[:5], f"{len(differences)} of {len(sequences)} differ"])
+    differences = [
+        difference(*three) for three in zip(sequences, kernel, model) if three[1] != three[2]
+    ]
+    assert not differences, "\n".join(
+        [*differences[:5], f"{len(differences)} of {len(sequences)} differ"]
+    )

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs commands in a guest that has the kernel of tests/kernel/kernel.py: a real resctrl, on a machine without RDT.
+"""Runs commands in a guest that has the kernel of tests/kernel/kernel.py: a real resctrl,
+on a machine without RDT.
 
     python3 -m tests.kernel.vm [options] -- COMMAND...
 
-The options are the fields of Vm. The command runs as root in the current directory; one word alone is for bash. The
-exit status is the command's; 124: it took too long; 125: the guest failed.
+The options are the fields of Vm. The command runs as root in the current directory; one word alone
+is for bash. The exit status is the command's; 124: it took too long; 125: the guest failed.
 
-The guest sees the host's / as it is, and what it changes is gone with it. /tmp and /run are its own, but for
-/tmp/share, a directory of the host's, and for the checkout, its Python and the current directory. QEMU ends with the
-thread that has started it.
+The guest sees the host's / as it is, and what it changes is gone with it. /tmp and /run are its
+own, but for /tmp/share, a directory of the host's, and for the checkout, its Python and the current
+directory. QEMU ends with the thread that has started it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ Output = Union[int, IO[str], IO[bytes], None]
 
 
 class GuestFailed(Exception):
-    """The guest did not run the command to its end; the message has QEMU's and its kernel's last lines."""
+    """The guest did not run the command to its end;
+    the message has QEMU's and its kernel's last lines.
+    """
 
 
 class GuestTimeout(Exception):
@@ -65,17 +68,25 @@ class Vm:
     mount_options: str = ""
     """For resctrl: cdp, mba_MBps, debug."""
     systemd: bool = False
-    """Whether the host's systemd is PID 1. The command starts beside it, and has to wait until it is up."""
+    """Whether the host's systemd is PID 1.
+
+    The command starts beside it, and has to wait until it is up.
+    """
     append: str = ""
-    """More for the kernel's command line: fakerdt.decay_ms=0 (no limbo), rdt=!energy,!perf (no AET), ..."""
+    """More for the kernel's command line: fakerdt.decay_ms=0 (no limbo),
+    rdt=!energy,!perf (no AET), ...
+    """
 
     def command_line(self, init: Path) -> str:
         """The kernel's."""
         words = [
             "console=ttyS0 quiet loglevel=5 panic=-1 nokaslr no_timer_check",
-            "norandmaps",  # code at one place in every process is translated once: one starts in half the time
-            "pci=noacpi",  # message interrupts are all we need, and to route the others takes a second and a half
-            "root=root rootfstype=9p rootflags=trans=virtio,version=9p2000.L,cache=loose,msize=512000 ro",
+            # Code at one place in every process is translated once: one starts in half the time.
+            "norandmaps",
+            # Message interrupts are all we need, and to route the others takes a second and a half.
+            "pci=noacpi",
+            "root=root rootfstype=9p "
+            "rootflags=trans=virtio,version=9p2000.L,cache=loose,msize=512000 ro",
             f"init={init} fakerdt.max_rmid={self.rmids} fakerdt.closids={self.closids}",
             self.append,
         ]
@@ -87,7 +98,16 @@ class Vm:
         cpu = "max,vendor=GenuineIntel,l3-cache=on,-avx,-avx2,-erms,-fsrm"
         topology = f"{self.smp},sockets={self.sockets},cores={self.smp // self.sockets},threads=1"
         return [
-            *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-M", "pc,usb=off"),
+            *(
+                QEMU,
+                "-nodefaults",
+                "-no-user-config",
+                "-display",
+                "none",
+                "-no-reboot",
+                "-M",
+                "pc,usb=off",
+            ),
             *("-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", topology, "-m", str(self.memory)),
             *("-kernel", str(image), "-append", self.command_line(directory / "run/guest-init")),
             *_directory("root", Path("/"), ",readonly=on"),
@@ -95,7 +115,12 @@ class Vm:
             *_directory("share", share),
             *("-device", "virtio-rng-pci", "-device", "virtio-serial-pci,max_ports=4"),
             *(word for number, port in enumerate(ports, 1) for word in _port(number, port)),
-            *("-chardev", f"file,id=console,path={_escaped(directory / 'console')}", "-serial", "chardev:console"),
+            *(
+                "-chardev",
+                f"file,id=console,path={_escaped(directory / 'console')}",
+                "-serial",
+                "chardev:console",
+            ),
         ]
 
 
@@ -112,9 +137,10 @@ def run_in_guest(
 ) -> int:
     """The exit status of a command that runs as root in a new guest; text is for bash.
 
-    Its output is passed on as it comes. `share`: the host's directory that is /tmp/share there, both may write.
-    `shown`: paths below the host's /tmp or /run that are to be seen in the guest.
-    Builds the kernel if there is none yet. Raises GuestFailed, GuestTimeout, and what kernel.ready() raises.
+    Its output is passed on as it comes. `share`: the host's directory that is /tmp/share there,
+    both may write. `shown`: paths below the host's /tmp or /run that are to be seen in the guest.
+    Builds the kernel if there is none yet. Raises GuestFailed, GuestTimeout, and what
+    kernel.ready() raises.
     """
     vm = vm or Vm()
     image = kernel.ready()
@@ -124,7 +150,9 @@ def run_in_guest(
         _prepare(directory, text, vm, env or {}, cwd or Path.cwd(), shown)
         with _passed_on(stdout) as out, _passed_on(2 if stderr is None else stderr) as err:
             words = vm.qemu(image, directory, share or directory / "share", [out, err])
-            is_late = _run_qemu([*DIE_WITH_PARENT, *words], [out, err], directory / "qemu", vm.timeout)
+            is_late = _run_qemu(
+                [*DIE_WITH_PARENT, *words], [out, err], directory / "qemu", vm.timeout
+            )
         return _read_outcome(directory, is_late, vm)
 
 
@@ -140,7 +168,9 @@ def _run_qemu(words: Sequence[str], ports: Sequence[int], log: Path, seconds: fl
     """Run QEMU to its end; returns whether it had to be killed after so many seconds."""
     with log.open("wb") as file:
         null = subprocess.DEVNULL
-        qemu = subprocess.Popen(words, stdin=null, stdout=null, stderr=file, pass_fds=ports, env={**os.environ})
+        qemu = subprocess.Popen(
+            words, stdin=null, stdout=null, stderr=file, pass_fds=ports, env={**os.environ}
+        )
     try:
         qemu.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -152,7 +182,9 @@ def _run_qemu(words: Sequence[str], ports: Sequence[int], log: Path, seconds: fl
 
 
 def _directory(tag: str, path: Path, more: str = "") -> tuple[str, str]:
-    options = f"path={_escaped(path)},mount_tag={tag},security_model=passthrough,multidevs=remap{more}"
+    options = (
+        f"path={_escaped(path)},mount_tag={tag},security_model=passthrough,multidevs=remap{more}"
+    )
     return "-virtfs", f"local,{options}"
 
 
@@ -165,7 +197,9 @@ def _escaped(path: Path) -> str:
     return str(path).replace(",", ",,")
 
 
-def _prepare(directory: Path, command: str, vm: Vm, env: Mapping[str, str], cwd: Path, shown: Iterable[Path]) -> None:
+def _prepare(
+    directory: Path, command: str, vm: Vm, env: Mapping[str, str], cwd: Path, shown: Iterable[Path]
+) -> None:
     """What guest-init finds in /run/vm."""
     (directory / "share").mkdir()
     run = directory / "run"
@@ -182,7 +216,11 @@ def _prepare(directory: Path, command: str, vm: Vm, env: Mapping[str, str], cwd:
     lines.append(f"VM_ENVIRONMENT=({shlex.join(f'{name}={value}' for name, value in env.items())})")
     (run / "settings").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (run / "command").write_text(command + "\n", encoding="utf-8")
-    hidden = {path for path in map(Path.resolve, [ROOT, Path(sys.prefix), cwd, *shown]) if _is_hidden(path)}
+    hidden = {
+        path
+        for path in map(Path.resolve, [ROOT, Path(sys.prefix), cwd, *shown])
+        if _is_hidden(path)
+    }
     (run / "shown").write_text("".join(f"{path}\n" for path in sorted(hidden)), encoding="utf-8")
 
 
@@ -198,7 +236,9 @@ def _read_outcome(directory: Path, is_late: bool, vm: Vm) -> int:
     if is_late:
         raise GuestTimeout(f"timed out after {vm.timeout:g} s")
     last = [_tail(directory / "qemu"), _tail(directory / "console")]
-    raise GuestFailed("\n".join(filter(None, ["the guest did not run the command to its end", *last])))
+    raise GuestFailed(
+        "\n".join(filter(None, ["the guest did not run the command to its end", *last]))
+    )
 
 
 def _tail(path: Path, lines: int = 15) -> str:
@@ -209,7 +249,9 @@ def _tail(path: Path, lines: int = 15) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python3 -m tests.kernel.vm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python3 -m tests.kernel.vm",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for knob in fields(Vm):
         flag, default = f"--{knob.name.replace('_', '-')}", knob.default

@@ -30,7 +30,8 @@ SUITES = {12: "bookworm", 13: "trixie"}
 """Debian's versions. Each machine is a fresh one."""
 DEBIAN = (
     "--variant=apt",
-    "--include=podman,runc,systemd",  # with all that they need; systemd says which units would be started
+    # With all that they need; systemd says which units would be started.
+    "--include=podman,runc,systemd",
     # No Python. One is at hand in apt's cache, so that apt can install it without a network.
     '--customize-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get install -qq -d python3',
     "--skip=cleanup/apt",
@@ -109,10 +110,14 @@ def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packa
     """The same program in a later version."""
     tree = tmp_path_factory.mktemp("newer")
     for name in ("hook", "oci-hooks", "packaging"):
-        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__")
+        )
     module = tree / "hook" / "__init__.py"
     module.write_text(module.read_text().replace(f'"{packages.version}"', f'"{NEWER}"'))
-    return _packages(native.build(tree, tree / native.OUTPUT), NEWER, tmp_path_factory.mktemp("newer-packages"))
+    return _packages(
+        native.build(tree, tree / native.OUTPUT), NEWER, tmp_path_factory.mktemp("newer-packages")
+    )
 
 
 def _packages(program: Path, version: str, output: Path) -> Packages:
@@ -123,18 +128,32 @@ def _packages(program: Path, version: str, output: Path) -> Packages:
 
 @pytest.fixture(scope="session")
 def older(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """Packages that ship the program at its path, as early ones did, and the JSON that calls the program."""
+    """Packages that ship the program at its path, as early ones did,
+    and the JSON that calls the program.
+    """
     directory = tmp_path_factory.mktemp("older")
     tree = directory / "tree"
-    for source, path in (program, PROGRAM), (REPOSITORY / "oci-hooks" / PODMAN, f"{HOOKS_DIR}/{PODMAN}"):
+    for source, path in (
+        (program, PROGRAM),
+        (REPOSITORY / "oci-hooks" / PODMAN, f"{HOOKS_DIR}/{PODMAN}"),
+    ):
         target = tree / path[1:]
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
     spec = directory / "spec"
     spec.write_text(OLDER_SPEC)
-    macros = {"tree": tree, "_rpmdir": directory, "_rpmfilename": "older.rpm", "_build_id_links": "none"}
+    macros = {
+        "tree": tree,
+        "_rpmdir": directory,
+        "_rpmfilename": "older.rpm",
+        "_build_id_links": "none",
+    }
     defines = [f"--define={name} {value}" for name, value in macros.items()]
-    subprocess.run(["rpmbuild", "-bb", f"--define=_topdir {directory}/top", *defines, spec], check=True, timeout=300)
+    subprocess.run(
+        ["rpmbuild", "-bb", f"--define=_topdir {directory}/top", *defines, spec],
+        check=True,
+        timeout=300,
+    )
     (tree / "DEBIAN").mkdir()
     (tree / "DEBIAN/control").write_text(OLDER_CONTROL)
     subprocess.run(["dpkg-deb", "--build", tree, directory / "older.deb"], check=True, timeout=300)
@@ -146,7 +165,9 @@ MakeMachine = Callable[[Path, int], "AbstractContextManager[Machine]"]
 
 @pytest.fixture(scope="session")
 def make_machine(packages: Packages, newer: Packages, older: Packages) -> MakeMachine:
-    """Machines with a version of Debian that have the packages at hand, each in a directory of its own."""
+    """Machines with a version of Debian that have the packages at hand,
+    each in a directory of its own.
+    """
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("needs root and /dev/fuse")
 
@@ -165,14 +186,19 @@ def make_machine(packages: Packages, newer: Packages, older: Packages) -> MakeMa
 
 
 @pytest.fixture(scope="session")
-def _machine(make_machine: MakeMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def _machine(
+    make_machine: MakeMachine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Machine]:
     with make_machine(tmp_path_factory.mktemp("machine"), USUAL) as machine:
         yield machine
 
 
 @pytest.fixture
 def machine(_machine: Machine) -> Iterator[Machine]:
-    """A machine that has none of our packages. All tests have the same one, which is cleaned after each."""
+    """A machine that has none of our packages.
+
+    All tests have the same one, which is cleaned after each.
+    """
     yield _machine
     _machine.podman_rm()
     _machine.dpkg("--purge", "resctrl-mon-hook")

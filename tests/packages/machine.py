@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fresh Debian as a machine of its own, as far as packages can tell, without a network but for 127.0.0.1.
+"""A fresh Debian as a machine of its own, as far as packages can tell,
+without a network but for 127.0.0.1.
 
-Its Podman is configured for what a small VM can do, as a site would do it; of our hook it knows nothing.
+Its Podman is configured for what a small VM can do, as a site would do it;
+of our hook it knows nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +53,10 @@ APT::Install-Recommends "false";
 
 
 class Machine:
-    """`shared`: a directory of the host's that it sees as SHARED. `root`: its root directory, as the host sees it."""
+    """`shared`: a directory of the host's that it sees as SHARED.
+
+    `root`: its root directory, as the host sees it.
+    """
 
     def __init__(self, base: Path, directory: Path, resctrl: Mounted) -> None:
         self.resctrl = resctrl
@@ -64,7 +69,9 @@ class Machine:
             path.mkdir()
         make_rootfs(self.shared / "rootfs")
         self.cgroups = Cgroups(f"{own_mark()}{os.getpid()}-{directory.name}")
-        self._root = Root(base, self._work, {SHARED: self.shared, RESCTRL: resctrl.root}, has_network=False)
+        self._root = Root(
+            base, self._work, {SHARED: self.shared, RESCTRL: resctrl.root}, has_network=False
+        )
         try:
             self.from_outside("busybox", "ip", "link", "set", "lo", "up")
             (self.at("/etc/containers") / "containers.conf").write_text(CONTAINERS_CONF)
@@ -79,7 +86,10 @@ class Machine:
         return self._root.at(path)
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program in it, in SHARED; stdout and stderr come as one. A failure's message holds what it said."""
+        """Run a program in it, in SHARED; stdout and stderr come as one.
+
+        A failure's message holds what it said.
+        """
         return self._enter(self._root.enter(SHARED), *words, check=check)
 
     def from_outside(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -90,7 +100,9 @@ class Machine:
     def root(self) -> str:
         return str(self._root.path)
 
-    def _enter(self, enter: list[str], *words: str, check: bool) -> subprocess.CompletedProcess[str]:
+    def _enter(
+        self, enter: list[str], *words: str, check: bool
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*enter, *words],
             env=PROGRAMS_ENVIRONMENT,
@@ -102,14 +114,18 @@ class Machine:
             check=False,
         )
         if check and done.returncode != 0:
-            raise RuntimeError(f"{' '.join(words)}: exit status {done.returncode}: {done.stdout.strip()}")
+            raise RuntimeError(
+                f"{' '.join(words)}: exit status {done.returncode}: {done.stdout.strip()}"
+            )
         return done
 
     @contextmanager
     def started(self, *words: str) -> Iterator[str]:
         """A program that runs in it meanwhile; its first line of stdout."""
         command = [*self._root.enter(SHARED), *words]
-        with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        ) as process:
             try:
                 assert process.stdout is not None
                 yield process.stdout.readline().decode()
@@ -122,40 +138,59 @@ class Machine:
         return self.at("/usr/bin/python3").exists()
 
     def apt(self, *words: str) -> str:
-        """As people call it. Slower than dpkg, which does the same for a package that needs no other."""
+        """As people call it.
+
+        Slower than dpkg, which does the same for a package that needs no other.
+        """
         return self.run("apt", *words).stdout
 
     def dpkg(self, *words: str) -> str:
         return self.run("dpkg", *words).stdout
 
     def rpm(self, *words: str, check: bool = True) -> str:
-        """The host's rpm, on a database of the machine's. What is needed is not looked for: that is Debian's there."""
+        """The host's rpm, on a database of the machine's.
+
+        What is needed is not looked for: that is Debian's there.
+        """
         return self.from_outside("rpm", *self.rpm_options, "--nodeps", *words, check=check).stdout
 
     @property
     def rpm_options(self) -> tuple[str, str]:
-        """Debian's rpm has its database elsewhere than those of the distributions that are made of RPMs."""
+        """Debian's rpm has its database elsewhere than those of the
+        distributions that are made of RPMs.
+        """
         return f"--root={self.root}", "--dbpath=/var/lib/rpm"
 
     def changes(self, *words: str) -> list[str]:
-        """Run a program of the host's; the files that it puts in place, each by its directory's name and its own.
+        """Run a program of the host's; the files that it puts in place,
+        each by its directory's name and its own.
 
         In that order. Those that it takes away have `unlink` before them.
         """
         trace = self.shared / "trace"
-        self.from_outside("strace", "-f", "-qq", "-y", f"--output={trace}", f"--trace={','.join(CHANGES)}", *words)
+        self.from_outside(
+            "strace", "-f", "-qq", "-y", f"--output={trace}", f"--trace={','.join(CHANGES)}", *words
+        )
         done = [line for line in whole_calls(trace.read_text()) if line.endswith(" = 0")]
         return [_name_change(line) for line in done]
 
     # Containers
 
     def podman_run(self, name: str, *options: str) -> str:
-        """`podman run`, with what a container needs to be one of these tests; its ID, once its command runs."""
+        """`podman run`, with what a container needs to be one of these tests; its ID,
+        once its command runs.
+        """
         self._started += 1
         gate = Gate(f"{name}-{self._started}", self._gates_dir)
         self._gates.append(gate)
-        place = [f"--name={name}", f"--cgroup-parent={self.cgroups.path}", f"--volume={SHARED}/gates:/gates"]
-        done = self.run("podman", "run", "-d", *place, *options, "--rootfs", f"{SHARED}/rootfs", *gate.command)
+        place = [
+            f"--name={name}",
+            f"--cgroup-parent={self.cgroups.path}",
+            f"--volume={SHARED}/gates:/gates",
+        ]
+        done = self.run(
+            "podman", "run", "-d", *place, *options, "--rootfs", f"{SHARED}/rootfs", *gate.command
+        )
         gate.wait_up()
         return done.stdout.split()[-1]
 
@@ -163,7 +198,10 @@ class Machine:
         return int(self.run("podman", "inspect", "--format={{.State.Pid}}", name).stdout)
 
     def podman_rm(self, *names: str) -> None:
-        """Ends containers; their poststop hooks have run when this returns. All of them if none is named."""
+        """Ends containers; their poststop hooks have run when this returns.
+
+        All of them if none is named.
+        """
         self.run("podman", "rm", "-f", "-t", "0", *(names or ["-a"]))
         while self._gates and not names:
             self._gates.pop().close()
@@ -171,7 +209,11 @@ class Machine:
     def spend(self, container: str, joules: int) -> None:
         """Its group is charged for some energy."""
         self.resctrl.control(
-            do="add", group=f"/mon_groups/oci-{container}", domain="mon_PERF_PKG_00", event=ENERGY, amount=joules
+            do="add",
+            group=f"/mon_groups/oci-{container}",
+            domain="mon_PERF_PKG_00",
+            event=ENERGY,
+            amount=joules,
         )
 
     def groups(self) -> dict[str, list[int]]:
@@ -188,14 +230,19 @@ class Machine:
 
 
 def _name_change(call: str) -> str:
-    """See Machine.changes. A relative path comes after its directory's descriptor, which `strace -y` shows."""
+    """See Machine.changes.
+
+    A relative path comes after its directory's descriptor, which `strace -y` shows.
+    """
     directory, path = re.findall('(?:<([^>"]*)>, )?"([^"]+)"', call)[-1]
     name = "/".join(os.path.join(directory, path).split("/")[-2:])
     return f"unlink {name}" if " unlink" in call else name
 
 
 def whole_calls(trace: str) -> list[str]:
-    """The lines of `strace -f`, in which a call that another process interrupted is one line again, where it ended."""
+    """The lines of `strace -f`, in which a call that another process interrupted is one
+    line again, where it ended.
+    """
     begun: dict[str, str] = {}
     whole = []
     for line in trace.splitlines():

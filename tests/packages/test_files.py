@@ -73,13 +73,19 @@ def trees(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> dict[
     with (rpm / "archive").open("wb") as archive:
         subprocess.run(["rpm2cpio", packages.rpm], stdout=archive, check=True, timeout=300)
     with (rpm / "archive").open("rb") as archive:
-        subprocess.run(["cpio", "-idm", "--quiet", "-D", rpm], stdin=archive, check=True, timeout=300)
+        subprocess.run(
+            ["cpio", "-idm", "--quiet", "-D", rpm], stdin=archive, check=True, timeout=300
+        )
     (rpm / "archive").unlink()
     return {"deb": deb, "rpm": rpm}
 
 
 def files(tree: Path) -> set[str]:
-    return {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_symlink() or not path.is_dir()}
+    return {
+        str(path.relative_to(tree))
+        for path in tree.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
 
 
 @pytest.mark.parametrize(("kind", "alone"), [("deb", DEB_ALONE), ("rpm", RPM_ALONE)])
@@ -95,7 +101,9 @@ def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
         is_program = path.is_dir() or name == SHIPPED
         if path.is_symlink():  # to the program, which the scripts put into its place
             continue
-        assert stat.S_IMODE(path.stat().st_mode) == (0o750 if name == LOGS else 0o755 if is_program else 0o644), path
+        assert stat.S_IMODE(path.stat().st_mode) == (
+            0o750 if name == LOGS else 0o755 if is_program else 0o644
+        ), path
     assert (tree / SCHEMA).read_bytes() == (REPOSITORY / "docs/history.schema.json").read_bytes()
     assert (tree / SHIPPED).read_bytes() == program.read_bytes()
     digest = hashlib.sha256(program.read_bytes()).hexdigest()
@@ -111,7 +119,10 @@ def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
 def test_man_has_no_complaint_of_the_page(trees: dict[str, Path], kind: str) -> None:
     """But that it knows of no other pages here."""
     done = subprocess.run(
-        ["mandoc", "-T", "lint", "-W", "warning", trees[kind] / MANUAL], capture_output=True, text=True, check=False
+        ["mandoc", "-T", "lint", "-W", "warning", trees[kind] / MANUAL],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -120,19 +131,31 @@ def test_version_architecture_and_changes_are_those_of_the_program_and_it_needs_
     program: Path, packages: Packages, trees: dict[str, Path]
 ) -> None:
     version = output_of(program, "--version").split()[-1]
-    for_dpkg, for_rpm = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}[platform.machine()]
+    for_dpkg, for_rpm = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}[
+        platform.machine()
+    ]
     assert packages.deb.name == f"{NAME}_{version}_{for_dpkg}.deb"
     assert packages.rpm.name == f"{NAME}-{version}-1.{for_rpm}.rpm"
-    fields = [output_of("dpkg-deb", "--field", packages.deb, name) for name in ("Version", "Architecture", "Depends")]
+    fields = [
+        output_of("dpkg-deb", "--field", packages.deb, name)
+        for name in ("Version", "Architecture", "Depends")
+    ]
     assert fields == [f"{version}\n", f"{for_dpkg}\n", "\n"]
-    assert output_of("rpm", "-qp", "--queryformat=%{VERSION} %{ARCH}", packages.rpm) == f"{version} {for_rpm}"
+    assert (
+        output_of("rpm", "-qp", "--queryformat=%{VERSION} %{ARCH}", packages.rpm)
+        == f"{version} {for_rpm}"
+    )
     requires = output_of("rpm", "-qp", "--requires", packages.rpm).splitlines()
     needed = {name for name in requires if not name.startswith("rpmlib(")}
     assert needed == {"/bin/sh", "coreutils"}
-    sorted_after = output_of("rpm", "-qp", "--queryformat=[%{REQUIRENAME} %{REQUIREFLAGS:deptype}\n]", packages.rpm)
+    sorted_after = output_of(
+        "rpm", "-qp", "--queryformat=[%{REQUIRENAME} %{REQUIREFLAGS:deptype}\n]", packages.rpm
+    )
     by_scripts = {line for line in sorted_after.splitlines() if line.startswith("coreutils ")}
     assert by_scripts == {f"coreutils {script}" for script in ("pre", "post", "preun", "postun")}
-    points = re.findall(r"^\* ([^*]*)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    points = re.findall(
+        r"^\* ([^*]*)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     for text in (
         output_of("gzip", "-dc", trees["deb"] / "usr/share/doc" / NAME / "changelog.gz"),
         output_of("rpm", "-qp", "--changelog", packages.rpm),
@@ -150,9 +173,14 @@ def test_the_licenses_and_source_packages_of_all_that_is_linked_in_are_named(
     assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in text
     assert "GNU LESSER GENERAL PUBLIC LICENSE" in (licenses / "LGPL-2.1").read_text()
     built = output_of("dpkg-deb", "--field", packages.deb, "Built-Using").strip()
-    versions = re.fullmatch(r"(python3\.\d+) \(= (.+)\), (glibc) \(= (.+)\), (zlib) \(= (.+)\)", built)
+    versions = re.fullmatch(
+        r"(python3\.\d+) \(= (.+)\), (glibc) \(= (.+)\), (zlib) \(= (.+)\)", built
+    )
     assert versions is not None, built
-    sources = [f"{name} {version}" for name, version in zip(versions.groups()[::2], versions.groups()[1::2])]
+    sources = [
+        f"{name} {version}"
+        for name, version in zip(versions.groups()[::2], versions.groups()[1::2])
+    ]
     assert [line.strip(" *") for line in text.splitlines() if line.startswith("  * ")] == sources
     with zipfile.ZipFile(trees["deb"] / SHIPPED) as file:
         assert file.read("licenses/sources").decode().splitlines() == sources
@@ -170,7 +198,9 @@ def test_the_linters_accept_them(program: Path, tmp_path: Path) -> None:
     pack(program, tmp_path, "--check")
 
 
-def test_the_same_is_packed_to_the_same_bytes_elsewhere(program: Path, packages: Packages, tmp_path: Path) -> None:
+def test_the_same_is_packed_to_the_same_bytes_elsewhere(
+    program: Path, packages: Packages, tmp_path: Path
+) -> None:
     """Another directory and time, another umask, locale, time zone and number of cores."""
     tree, output = tmp_path / "elsewhere", tmp_path / "output"
     for name in ("oci-hooks", "packaging"):
@@ -179,7 +209,18 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(program: Path, packages:
     for name in ("CHANGELOG.md", "LICENSE", "docs/history.schema.json"):
         shutil.copy(REPOSITORY / name, tree / name)
     command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
-    settings = {"SOURCE_DATE_EPOCH": output_of("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()}
-    pack(program, output, before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings)
+    settings = {
+        "SOURCE_DATE_EPOCH": output_of("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()
+    }
+    pack(
+        program,
+        output,
+        before=command,
+        root=tree,
+        umask=0o077,
+        TZ="Asia/Kolkata",
+        LC_ALL="de_DE",
+        **settings,
+    )
     for file in packages[1:]:
         assert (output / file.name).read_bytes() == file.read_bytes(), file.suffix

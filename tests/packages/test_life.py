@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lives of the .deb and the RPM on a fresh Debian, with containers that outlive some of their states."""
+"""The lives of the .deb and the RPM on a fresh Debian,
+with containers that outlive some of their states.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,15 @@ class Manager(NamedTuple):
     kind: str
 
     def command(self, packages: Packages | None = None) -> list[str]:
-        """The command on the host that installs a package, whatever version is there; without one, that removes it."""
+        """The command on the host that installs a package, whatever version is there;
+        without one, that removes it.
+        """
         if self.kind == "deb":
-            words = ["-r", NAME] if packages is None else ["-i", "--force-downgrade", f"{SHARED}/{packages.deb.name}"]
+            words = (
+                ["-r", NAME]
+                if packages is None
+                else ["-i", "--force-downgrade", f"{SHARED}/{packages.deb.name}"]
+            )
             return ["chroot", self.machine.root, "dpkg", *words]
         shared = self.machine.shared
         words = ["-e", NAME]
@@ -71,7 +79,9 @@ def ours(machine: Machine) -> list[str]:
 
 
 def is_stub(machine: Machine) -> bool:
-    """Whether the program's path has what a removal leaves, for containers that live and until the next boot."""
+    """Whether the program's path has what a removal leaves,
+    for containers that live and until the next boot.
+    """
     line = machine.at(AT_BOOT)
     is_kept = machine.at(PROGRAM).read_bytes() == b"#!/bin/true\n"
     assert line.exists() is is_kept
@@ -87,7 +97,8 @@ def in_usr(machine: Machine) -> list[str]:
 def list_needing(machine: Machine) -> list[str]:
     """The hooks.d files for which containers need a program that is not there, or only the stub.
 
-    Of a program that is not there some versions of runtimes skip the file, and others start no container.
+    Of a program that is not there some versions of runtimes skip the file,
+    and others start no container.
     """
     program = machine.at(PROGRAM)
     is_there = program.exists() and program.stat().st_size > len(b"#!/bin/true\n")
@@ -98,7 +109,9 @@ def is_enabled(machine: Machine) -> bool:
     return machine.run("systemctl", "is-enabled", TIMER, check=False).stdout == "enabled\n"
 
 
-def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine, packages: Packages) -> None:
+def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(
+    fresh: Machine, packages: Packages
+) -> None:
     """It needs no other package, and no Python.
 
     It prints how long each step takes from the start on.
@@ -114,18 +127,25 @@ def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine
     container = fresh.podman_run("web")
     assert fresh.groups() == {f"oci-{container}": [fresh.pid("web")]}
     fresh.spend(container, 5)
-    (row,) = [line.split() for line in fresh.run(*LIST.split()).stdout.splitlines() if container in line]
+    (row,) = [
+        line.split() for line in fresh.run(*LIST.split()).stdout.splitlines() if container in line
+    ]
     assert row[:3] == ["web", container, "live"]
     assert "5.00*" in row
     listed = time.monotonic() - since
     with fresh.started(*LISTEN.split()):
         served = fresh.run("bash", "-c", FETCH).stdout.splitlines()
-    joules = [line for line in served if line.startswith("resctrl_mon_core_energy_joules_total{") and container in line]
+    joules = [
+        line
+        for line in served
+        if line.startswith("resctrl_mon_core_energy_joules_total{") and container in line
+    ]
     assert [float(line.split()[-1]) for line in joules if not line.endswith(" 0")] == [5]
     scraped = time.monotonic() - since
     release = fresh.at("/etc/debian_version").read_text().strip()
     print(
-        f"Debian {release}: installed after {installed:.1f} s, joules on list {listed:.1f} s, /metrics {scraped:.1f} s"
+        f"Debian {release}: installed after {installed:.1f} s, joules on list {listed:.1f} s, "
+        f"/metrics {scraped:.1f} s"
     )
 
     assert container in fresh.run(NAME, "show", "web").stdout
@@ -183,7 +203,9 @@ def test_all_of_the_hook_works_on_a_debian_without_python(
 def read_start(machine: Machine, unit: str) -> list[str]:
     """Return the command of a unit's ExecStart line."""
     text = (machine.at("/usr/lib/systemd/system") / f"{NAME}-{unit}.service").read_text()
-    (command,) = (line.partition("=")[2] for line in text.splitlines() if line.startswith("ExecStart="))
+    (command,) = (
+        line.partition("=")[2] for line in text.splitlines() if line.startswith("ExecStart=")
+    )
     return command.split()
 
 
@@ -210,8 +232,13 @@ def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_
         assert machine.run(NAME, "--version").stdout == f"{NAME} {version.version}\n"
         assert machine.run(NAME, "reconcile").stdout == "", "there is nothing to repair"
         machine.spend(db, 1)
-        assert {key: state for key, (state, _) in list_keys(machine).items()} == {web: "live", db: "live"}
-        assert {path: group for path, group in machine.resctrl.groups().items() if path != "/"} == before
+        assert {key: state for key, (state, _) in list_keys(machine).items()} == {
+            web: "live",
+            db: "live",
+        }
+        assert {
+            path: group for path, group in machine.resctrl.groups().items() if path != "/"
+        } == before
     assert list_keys(machine) == {web: ("live", 5), db: ("live", 10)}
 
     machine.podman_rm("web", "db")
@@ -220,10 +247,15 @@ def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_
 
 
 def list_keys(machine: Machine) -> dict[str, tuple[str, float]]:
-    """Return the state of each key and what it used, as `list` shows them; no record may be unreadable."""
+    """Return the state of each key and what it used, as `list` shows them;
+    no record may be unreadable.
+    """
     listed = json.loads(machine.run(NAME, "list", "--json").stdout)
     assert listed["unreadable"] == []
-    return {record["key"]: (record["state"], record["use"][ENERGY]["value"]) for record in listed["keys"]}
+    return {
+        record["key"]: (record["state"], record["use"][ENERGY]["value"])
+        for record in listed["keys"]
+    }
 
 
 def test_a_removal_ends_all_keys_and_containers_that_live_end_with_a_stub(
@@ -253,7 +285,9 @@ def test_a_removal_ends_all_keys_and_containers_that_live_end_with_a_stub(
     assert in_usr(machine) == [PROGRAM]
 
 
-def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(manager: Manager, newer: Packages) -> None:
+def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(
+    manager: Manager, newer: Packages
+) -> None:
     machine = manager.machine
     manager.install(newer)
     container = machine.podman_run("web")
@@ -263,14 +297,18 @@ def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(manager:
     assert "run uninstall again" in printed
     assert set(machine.groups()) == {f"oci-{container}"}
     assert machine.at(AT_BOOT).exists()
-    assert machine.at(PROGRAM).stat().st_size > len(b"#!/bin/true\n"), "the program is there until the next boot"
+    assert machine.at(PROGRAM).stat().st_size > len(b"#!/bin/true\n"), (
+        "the program is there until the next boot"
+    )
     machine.run(PROGRAM, "uninstall")
     assert machine.groups() == {}
     assert is_stub(machine)
     assert in_usr(machine) == [PROGRAM]
 
 
-def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, packages: Packages) -> None:
+def test_a_removal_that_does_not_come_about_changes_nothing(
+    machine: Machine, packages: Packages
+) -> None:
     machine.dpkg("-i", packages.deb.name)
     before = ours(machine)
     for script, why in ("prerm", "remove"), ("postinst", "abort-remove"):
@@ -288,12 +326,15 @@ def test_the_program_is_there_before_the_json_and_the_stub_comes_after_its_end(
         manager.machine.changes(*command)
         for command in (manager.command(packages), manager.command(newer), manager.command())
     )
-    manager.machine.at(PROGRAM).write_bytes(b"")  # a shell takes an empty file for a script, and the kernel for nothing
+    # A shell takes an empty file for a script, and the kernel for nothing.
+    manager.machine.at(PROGRAM).write_bytes(b"")
     again = manager.machine.changes(*manager.command(packages))
     assert install.index(program) < install.index(hook_file)
     assert program in upgrade
     assert remove.index(f"unlink {hook_file}") < remove.index(program)
-    assert again.index(program) < again.index(hook_file), "a file that cannot run is not left there either"
+    assert again.index(program) < again.index(hook_file), (
+        "a file that cannot run is not left there either"
+    )
     assert f"unlink {program}" not in [*install, *upgrade, *remove, *again]
 
 
@@ -306,7 +347,9 @@ def test_an_upgrade_from_a_package_that_shipped_the_path_only_renames_the_new_pr
     machine.at(f"{PROGRAM}.cpython-311").touch()
     container = machine.podman_run("web")
     program = f"hooks.d/{NAME}.pyz"
-    changes = [line for line in machine.changes(*manager.command(packages)) if line.split()[-1] == program]
+    changes = [
+        line for line in machine.changes(*manager.command(packages)) if line.split()[-1] == program
+    ]
     assert changes == [program]
     assert machine.run(NAME, "--version").stdout == f"{NAME} {packages.version}\n"
     assert machine.groups() == {f"oci-{container}": [machine.pid("web")]}
@@ -320,7 +363,10 @@ def test_an_upgrade_from_a_package_that_shipped_the_path_only_renames_the_new_pr
 def test_an_install_that_is_cut_short_stops_no_container_and_the_next_one_completes_it(
     manager: Manager, packages: Packages, step: str
 ) -> None:
-    """Also one that runs no script, as an image's build may, and its removal. A script is killed before this rename."""
+    """Also one that runs no script, as an image's build may, and its removal.
+
+    A script is killed before this rename.
+    """
     machine = manager.machine
     command = manager.command(packages)
     if step == "no script":
@@ -335,7 +381,10 @@ def test_an_install_that_is_cut_short_stops_no_container_and_the_next_one_comple
         machine.from_outside(*command)
     else:
         killer = machine.at("/usr/sbin") / "mv"  # where scripts of both look first
-        killer.write_text(f'#!/bin/sh\ncase "$*" in *{step}) kill -KILL $PPID ;; *) exec /usr/bin/mv "$@" ;; esac\n')
+        killer.write_text(
+            f'#!/bin/sh\ncase "$*" in *{step}) kill -KILL $PPID ;; *) exec /usr/bin/mv "$@" ;; '
+            "esac\n"
+        )
         killer.chmod(0o755)
         machine.from_outside(*command, check=False)
         killer.unlink()
@@ -372,11 +421,16 @@ def test_where_no_program_can_run_the_package_is_refused_and_containers_start(
     with noexec(machine):
         outcome = machine.from_outside(*manager.command(packages), check=False)
         assert outcome.returncode != 0
-        assert f"no program runs as {PROGRAM}: Permission denied: containers would fail" in outcome.stdout
+        assert (
+            f"no program runs as {PROGRAM}: Permission denied: containers would fail"
+            in outcome.stdout
+        )
         assert ours(machine) == []
         machine.podman_run("before")
         assert machine.groups() == {}
-        remedy = re.search(r"remedy: .* is mounted noexec: (.*); then install the package again", outcome.stdout)
+        remedy = re.search(
+            r"remedy: .* is mounted noexec: (.*); then install the package again", outcome.stdout
+        )
         assert remedy is not None
         machine.run(*remedy[1].split())
         manager.install(packages)
@@ -406,7 +460,9 @@ def test_a_copy_that_is_cut_or_changed_is_refused_and_the_program_of_before_stay
     copy.unlink()
     assert f"/usr/lib/{NAME}/{NAME} was not put into place; remedy: " in printed
     assert machine.at(PROGRAM).read_bytes() == before
-    assert [path.name for path in machine.at(PROGRAM).parent.iterdir() if path.suffix == ".new"] == []
+    assert [
+        path.name for path in machine.at(PROGRAM).parent.iterdir() if path.suffix == ".new"
+    ] == []
     assert f"oci-{machine.podman_run('web')}" in machine.groups()
     machine.podman_rm("web")
     assert machine.groups() == {}
@@ -430,7 +486,9 @@ def test_the_files_are_the_packages(manager: Manager, packages: Packages) -> Non
     for words in ("install", "--for=both"), ("uninstall",):
         done = machine.run(NAME, *words, check=False)
         assert done.returncode == 2
-        assert f"was installed by the package {NAME}; remedy: {away} first, or --force" in done.stdout
+        assert (
+            f"was installed by the package {NAME}; remedy: {away} first, or --force" in done.stdout
+        )
     assert ours(machine) == before
     assert manager.kind == "rpm" or machine.run("dpkg", "--verify", NAME).stdout == ""
     assert f", installed by the package {NAME}" in machine.run(NAME, "doctor", check=False).stdout
@@ -443,13 +501,16 @@ def test_the_files_are_the_packages(manager: Manager, packages: Packages) -> Non
 
 @pytest.fixture
 def systemctl(machine: Machine) -> Iterator[Path]:
-    """systemd runs, as far as can be seen: its systemctl logs what it is asked for, and no unit is active."""
+    """systemd runs, as far as can be seen: its systemctl logs what it is asked for,
+    and no unit is active.
+    """
     log = machine.shared / "systemctl"
     log.touch()
     program = machine.at("/usr/local/bin") / "systemctl"
     program.write_text(
         f'#!/bin/sh\necho "$*" >>{SHARED}/{log.name}\n'
-        'case "$*" in *is-active*) exit 3 ;; *--root=/* | *is-enabled*) exec /usr/bin/systemctl --root=/ "$@" ;; esac\n'
+        'case "$*" in *is-active*) exit 3 ;; *--root=/* | *is-enabled*) exec /usr/bin/systemctl '
+        '--root=/ "$@" ;; esac\n'
     )
     program.chmod(0o755)
     (machine.at("/run/systemd") / "system").mkdir(parents=True)

@@ -28,20 +28,29 @@ class PodmanNode(Observed):
     def reconcile(self, *options: str, of: Collection[str] | None = None) -> list[dict[str, Any]]:
         """Run it, and return what it did; `of` is as list_actions has it."""
         command = [str(self.lab.hook), "reconcile", *self.directories, "--json", *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10 * DEADLINE)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=10 * DEADLINE
+        )
         return list_actions(done, of)
 
 
-def list_actions(done: subprocess.CompletedProcess[str], of: Collection[str] | None = None) -> list[dict[str, Any]]:
+def list_actions(
+    done: subprocess.CompletedProcess[str], of: Collection[str] | None = None
+) -> list[dict[str, Any]]:
     """What a `reconcile --json` has done; a problem fails the test.
 
-    `of`: only problems of these keys and containers do. --adopt finds other containers of the machine, too.
+    `of`: only problems of these keys and containers do.
+    --adopt finds other containers of the machine, too.
     """
     assert done.stderr == ""
     actions: list[dict[str, Any]] = json.loads(done.stdout)["actions"]
     failed = [action for action in actions if action["problem"]]
     assert done.returncode <= bool(failed), done
-    assert not [action for action in failed if of is None or action["key"] in of or action["container"] in of]
+    assert not [
+        action
+        for action in failed
+        if of is None or action["key"] in of or action["container"] in of
+    ]
     return actions
 
 

@@ -17,17 +17,24 @@ SHIPPED = sorted((REPOSITORY / "oci-hooks").glob("*.json"))
 
 
 def install_shipped(node: PodmanNode) -> None:
-    """The shipped files in place of the lab's own, pointed at this node; the groups' names tell which of them fired."""
+    """The shipped files in place of the lab's own, pointed at this node;
+    the groups' names tell which of them fired.
+    """
     for path in node.lab.hooks_dir.glob("10-*"):
         path.unlink()
     for path in SHIPPED:
         content = json.loads(path.read_text())
         content["hook"]["path"] = str(node.lab.hook)
-        content["hook"]["args"] += [*node.directories, f"--group-prefix={path.stem.rpartition('-')[2]}-"]
+        content["hook"]["args"] += [
+            *node.directories,
+            f"--group-prefix={path.stem.rpartition('-')[2]}-",
+        ]
         (node.lab.hooks_dir / path.name).write_text(json.dumps(content))
 
 
-def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(node: PodmanNode) -> None:
+def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(
+    node: PodmanNode,
+) -> None:
     install_shipped(node)
     gate = node.lab.run("web")
     container = node.lab.container_id("web")
@@ -46,7 +53,8 @@ def test_shipped_files_leave_build_steps_alone(node: PodmanNode) -> None:
     context.mkdir()
     shutil.copy(node.lab.rootfs / "bin" / "busybox", context)
     (context / "Containerfile").write_text(
-        'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "sh", "-c", "echo the step has run"]\n'
+        'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "sh", "-c", "echo the step '
+        'has run"]\n'
     )
     hooks = f"--hooks-dir={node.lab.hooks_dir}"
     done = node.lab.podman("build", "--isolation=oci", "--network=none", hooks, str(context))
@@ -65,14 +73,18 @@ FORGED = {
 
 
 @pytest.mark.parametrize("value", ["3", "no", ""])
-def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(node: PodmanNode, value: str) -> None:
+def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(
+    node: PodmanNode, value: str
+) -> None:
     """The same file, read by the same matcher: it would have fired if it had been meant."""
     install_shipped(node)
     (node.lab.hooks_dir / "10-resctrl-mon-hook-podman.json").unlink()
     node.lab.run("other", f"{RESTARTS}={value}")
     assert node.groups() == {}, "its call minds no container of Podman's"
     kubernetes = node.lab.hooks_dir / "10-resctrl-mon-hook-kubernetes.json"
-    kubernetes.write_text(kubernetes.read_text().replace("--containers=kubernetes", "--containers=all"))
+    kubernetes.write_text(
+        kubernetes.read_text().replace("--containers=kubernetes", "--containers=all")
+    )
     node.lab.run("web", f"{RESTARTS}={value}")
     container = node.lab.container_id("web")
     assert set(node.groups()) == {f"kubernetes-{container}"}
@@ -82,7 +94,9 @@ def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(nod
     assert node.left()["groups"] == [f"{container}.json"]
 
 
-def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(node: PodmanNode) -> None:
+def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(
+    node: PodmanNode,
+) -> None:
     """Podman takes them for the container's, io.container.manager included."""
     install_shipped(node)
     node.lab.import_image("localhost/plain")
@@ -148,7 +162,9 @@ def test_doctor_judges_a_file_as_podman_does(node: PodmanNode) -> None:
 def test_doctor_finds_hooks_dir_where_podman_does(
     node: PodmanNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory has an invalid file, so Podman starts no container if it reads the directory."""
+    """The directory has an invalid file, so Podman starts no container
+    if it reads the directory.
+    """
     for path in node.lab.hooks_dir.iterdir():
         path.unlink()
     (node.lab.hooks_dir / "50-x.json").write_text("{")
@@ -164,7 +180,8 @@ def test_doctor_finds_hooks_dir_where_podman_does(
         usual.replace(line, f'hooks_dir = ["""\n{node.lab.hooks_dir}"""]'),
         usual.replace(line, f'Hooks_Dir = ["{node.lab.hooks_dir}"]'),
         usual.partition("[engine]")[0] + f"[other]\nx = 1\n[engine.other]\n{line}",
-        f'engine = {{ {line}, events_logger = "file", lock_type = "file" }}\n' + usual.partition("[engine]")[0],
+        f'engine = {{ {line}, events_logger = "file", lock_type = "file" }}\n'
+        + usual.partition("[engine]")[0],
     ]
     conf = tmp_path / "containers.conf"
     monkeypatch.setattr(engines, "_PODMANS", ("/nowhere", str(tmp_path), "/nowhere"))
@@ -179,7 +196,9 @@ def test_doctor_finds_hooks_dir_where_podman_does(
 
 
 def test_missing_hook_is_skipped_and_stops_no_container(node: PodmanNode) -> None:
-    """Why the binary is installed first and the JSON last: in between nothing is monitored, and nothing fails."""
+    """Why the binary is installed first and the JSON last:
+    in between nothing is monitored, and nothing fails.
+    """
     node.lab.add_hook("10-resctrl-mon-hook.json", ALWAYS, path=node.lab.base / "nosuch.pyz")
     node.lab.podman("run", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
     assert node.resctrl.events() == []

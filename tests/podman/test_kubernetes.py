@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart's image and what its containers do, under real Podman and runc, with the privileges that the chart gives.
+"""The chart's image and what its containers do, under real Podman and runc,
+with the privileges that the chart gives.
 
 This machine is the node: its /proc and cgroups are seen. Only the two directories that are
 installed to are scratch, and resctrl is the model.
@@ -33,7 +34,9 @@ IMAGES = REPOSITORY / "packaging/kubernetes/image"
 
 PREFIX, HOOKS = "/opt/prefix-of-the-test", "/opt/hooks-of-the-test"
 BASE, IMAGE = "localhost/busybox", "localhost/resctrl-mon-hook"
-PROGRAMS = [f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64") if os.path.isdir(path)]
+PROGRAMS = [
+    f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64") if os.path.isdir(path)
+]
 """This machine's Python for the image: there may be no registry."""
 KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
 
@@ -66,50 +69,82 @@ class Host:
     def pods(
         self, *words: str, watch: bool = False, adopt: bool = False
     ) -> dict[str, tuple[chart.Object, chart.Object]]:
-        """The chart's containers, each with its pod. `watch`, `adopt`: the values of these names."""
+        """The chart's containers, each with its pod.
+
+        `watch`, `adopt`: the values of these names.
+        """
         options = [*self.options, *words]
-        values: chart.Object = {"prefix": PREFIX, "hooksDir": HOOKS, "options": options, "watch": watch, "adopt": adopt}
+        values: chart.Object = {
+            "prefix": PREFIX,
+            "hooksDir": HOOKS,
+            "options": options,
+            "watch": watch,
+            "adopt": adopt,
+        }
         model = {"testing": {"resctrlRoot": str(self.resctrl.root)}}
         values |= {**model, "image": {"repository": IMAGE, "tag": "latest"}}
-        # The chart refuses other directories of resctrl's and the hook's, and places that a boot empties, where scratch
-        # directories lie.
+        # The chart refuses other directories of resctrl's and the hook's,
+        # and places that a boot empties, where scratch directories lie.
         text = json.dumps(chart.render(values, "--skip-schema-validation"))
-        objects = json.loads(text.replace(HOOKS, str(self.lab.hooks_dir)).replace(PREFIX, str(self.prefix)))
-        plans = [json.loads(part["data"]["plan.json"]) for part in objects if part["kind"] == "ConfigMap"]
+        objects = json.loads(
+            text.replace(HOOKS, str(self.lab.hooks_dir)).replace(PREFIX, str(self.prefix))
+        )
+        plans = [
+            json.loads(part["data"]["plan.json"]) for part in objects if part["kind"] == "ConfigMap"
+        ]
         (plan,) = [plan for plan in plans if "remove-json" in plan]
         made = [*objects, plan["remove-json"], plan["remove-program"]]
-        pods = [part["spec"]["template"]["spec"] for part in made if "template" in part.get("spec", {})]
+        pods = [
+            part["spec"]["template"]["spec"] for part in made if "template" in part.get("spec", {})
+        ]
         both = ("initContainers", "containers")
-        return {part["name"]: (part, pod) for pod in pods for kind in both for part in pod.get(kind, [])}
+        return {
+            part["name"]: (part, pod) for pod in pods for kind in both for part in pod.get(kind, [])
+        }
 
-    def command(self, name: str, *words: str, env: Mapping[str, str] | None = None, adopt: bool = False) -> list[str]:
+    def command(
+        self, name: str, *words: str, env: Mapping[str, str] | None = None, adopt: bool = False
+    ) -> list[str]:
         """`podman run`, with all that the chart says of a container and nothing more."""
         container, pod = self.pods(*words, watch=name == "watch", adopt=adopt)[name]
         security = container["securityContext"]
-        volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+        volumes = {
+            volume["name"]: volume["hostPath"]["path"]
+            for volume in pod["volumes"]
+            if "hostPath" in volume
+        }
         elsewhere = {"run": str(self.run_dir)}  # named by the options, too
         scratch = {"tmpfiles": str(self.boot), "node": str(self.node), "adopt": str(self.node)}
         scratch["plan"] = str(self.plan)
         mounts = []
         for mount in container["volumeMounts"]:
             source = {**volumes, **elsewhere, **scratch}[mount["name"]]
-            if adopt:  # what a runtime keeps, also of one that has not run here yet: the kubelet makes it
+            # What a runtime keeps, also of one that has not run here yet: the kubelet makes it.
+            if adopt:
                 os.makedirs(source, exist_ok=True)
             target = elsewhere.get(mount["name"], mount["mountPath"])
-            mounts.append(f"--volume={source}:{target}:{'ro' if mount.get('readOnly') else 'rw'},rslave")
-        if name == "install" and os.path.isdir(HOOKS_DIR):  # of this machine's, where the hook may be installed
+            mounts.append(
+                f"--volume={source}:{target}:{'ro' if mount.get('readOnly') else 'rw'},rslave"
+            )
+        # Of this machine's, where the hook may be installed.
+        if name == "install" and os.path.isdir(HOOKS_DIR):
             mounts.append(f"--mount=type=tmpfs,notmpcopyup,destination=/host{HOOKS_DIR}")
         if adopt:  # this machine's runc, which PROGRAMS brings
             mounts.append("--mount=type=tmpfs,notmpcopyup,destination=/usr/sbin")
         assert security["readOnlyRootFilesystem"]
         return [
-            # Not --rm: Podman gives 127 for a container that was removed before it asks for the status.
+            # Not --rm: Podman gives 127 for a container that was removed
+            # before it asks for the status.
             *("run", "--replace", f"--name={name}", f"--cgroup-parent={self.lab.cgroups.path}"),
             f"--network={'host' if pod.get('hostNetwork') else 'none'}",
             *("--read-only", "--read-only-tmpfs=false", "--cgroupns=private", "--cap-drop=all"),
             f"--user={security['runAsUser']}:{security['runAsGroup']}",
             *(f"--cap-add={name}" for name in security["capabilities"].get("add", [])),
-            *(["--security-opt=no-new-privileges"] if security.get("allowPrivilegeEscalation") is False else []),
+            *(
+                ["--security-opt=no-new-privileges"]
+                if security.get("allowPrivilegeEscalation") is False
+                else []
+            ),
             *(["--pid=host"] if pod.get("hostPID") else []),
             *(f"--env={key}={value}" for key, value in (env or {}).items()),
             *mounts,
@@ -122,9 +157,13 @@ class Host:
     def running(
         self, name: str, *words: str, env: Mapping[str, str] | None = None, adopt: bool = False
     ) -> Iterator[subprocess.Popen[str]]:
-        """One of the chart's containers; at the end it gets the signal that the kubelet sends, and ends."""
+        """One of the chart's containers; at the end it gets the signal that
+        the kubelet sends, and ends.
+        """
         command = [*self.lab.podman_command(), *self.command(name, *words, env=env, adopt=adopt)]
-        with subprocess.Popen(command, env=self.lab.environment, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            command, env=self.lab.environment, stdout=subprocess.PIPE, text=True
+        ) as process:
             try:
                 yield process
             finally:
@@ -146,12 +185,21 @@ class Host:
         """All that is installed, exactly."""
         files = [path for path in (self.program, self.json) if path.exists()]
         mark = self.program.with_suffix(".owner")
-        assert {*self.program.parent.iterdir()} == ({self.program, mark} if self.program in files else set())
-        return [(file.name, file.stat().st_ino, file.stat().st_mtime_ns, file.read_bytes()) for file in files]
+        assert {*self.program.parent.iterdir()} == (
+            {self.program, mark} if self.program in files else set()
+        )
+        return [
+            (file.name, file.stat().st_ino, file.stat().st_mtime_ns, file.read_bytes())
+            for file in files
+        ]
 
     def groups(self) -> dict[str, list[int]]:
         groups = self.resctrl.groups().items()
-        return {path.rpartition("/")[2]: group["tasks"] for path, group in groups if path.startswith("/mon_groups/")}
+        return {
+            path.rpartition("/")[2]: group["tasks"]
+            for path, group in groups
+            if path.startswith("/mon_groups/")
+        }
 
     def workload(self, name: str) -> Gate:
         """A container as kubelet has it made."""
@@ -159,8 +207,16 @@ class Host:
 
     def ask_metrics(self) -> str:
         """What the container `metrics` serves, once it does."""
-        ask = "import urllib.request as web; print(web.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
-        wait(lambda: self.lab.podman("exec", "metrics", "python3", "-c", ask, check=False).returncode == 0)
+        ask = (
+            "import urllib.request as web; "
+            "print(web.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
+        )
+        wait(
+            lambda: (
+                self.lab.podman("exec", "metrics", "python3", "-c", ask, check=False).returncode
+                == 0
+            )
+        )
         return self.lab.podman("exec", "metrics", "python3", "-c", ask).stdout
 
     def bring_in(self, workload: str, number: int) -> None:
@@ -197,7 +253,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def copy_client(directory: Path) -> None:
-    """Copy the client of the API server from this Python, as pip puts it there: there may be no registry."""
+    """Copy the client of the API server from this Python, as pip puts it there:
+    there may be no registry.
+    """
     for name in re.findall(r"^([\w-]+)==", (IMAGES / "requirements.txt").read_text(), re.MULTILINE):
         for path in metadata.files(name) or ():
             if path.parts[0] != ".." and path.suffix != ".pyc":
@@ -220,7 +278,9 @@ def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
 
 @contextmanager
 def shared(directory: Path) -> Iterator[None]:
-    """What is mounted or unmounted below it reaches containers that have it with HostToContainer, as a host's /sys."""
+    """What is mounted or unmounted below it reaches containers that have it with
+    HostToContainer, as a host's /sys.
+    """
     subprocess.run(["mount", "--bind", directory, directory], check=True, timeout=DEADLINE)
     try:
         subprocess.run(["mount", "--make-shared", directory], check=True, timeout=DEADLINE)
@@ -234,7 +294,9 @@ def test_an_installation_is_ready_and_an_upgrade_replaces_what_has_changed(host:
         line_with(process, host.json.name)
         wait(lambda: probe(host, "install").returncode == 0)
         program, json_ = installed = host.state()
-        assert (host.node / "installed").stat().st_mtime == pytest.approx(host.json.stat().st_mtime, abs=0.01)
+        assert (host.node / "installed").stat().st_mtime == pytest.approx(
+            host.json.stat().st_mtime, abs=0.01
+        )
         host.program.chmod(0o644)
         wait(lambda: "not in place" in probe(host, "install").stdout)
         host.program.chmod(0o755)
@@ -292,7 +354,9 @@ def test_resctrl_comes_and_goes_for_reconcile_as_it_does_on_the_host(host: Host)
             assert "/mon_groups/oci-y" in again.groups()
 
 
-def test_adopt_brings_in_what_started_without_the_hook_and_no_runtime_of_the_node_is_run(host: Host) -> None:
+def test_adopt_brings_in_what_started_without_the_hook_and_no_runtime_of_the_node_is_run(
+    host: Host,
+) -> None:
     host.workload("before")
     assert host.groups() == {}
     with host.running("reconcile", adopt=True) as process:
@@ -328,7 +392,9 @@ def test_a_removal_ends_all_keys_and_live_containers_end_with_a_stub(host: Host)
     assert list(host.run_dir.iterdir()) == []
     assert host.program.read_bytes() == STUB
     assert [path.name for path in host.program.parent.iterdir()] == [host.program.name]
-    assert [path.read_text().splitlines()[0] for path in host.boot.iterdir()] == [f"r! {host.program}"]
+    assert [path.read_text().splitlines()[0] for path in host.boot.iterdir()] == [
+        f"r! {host.program}"
+    ]
     gate.open()
     host.lab.watch.wait("poststop", container)
     assert host.lab.podman("wait", "third").stdout == "0\n"
@@ -354,7 +420,9 @@ METRICS = {"METRICS": "--listen=127.0.0.1:9753"}
 def probe(host: Host, name: str) -> subprocess.CompletedProcess[str]:
     """The readiness probe of a container that runs, as the kubelet starts it."""
     container, _ = host.pods(watch=name == "watch")[name]
-    return host.lab.podman("exec", name, *container["readinessProbe"]["exec"]["command"], check=False)
+    return host.lab.podman(
+        "exec", name, *container["readinessProbe"]["exec"]["command"], check=False
+    )
 
 
 def test_containers_are_ready_until_their_run_directory_is_lost_and_end_then(host: Host) -> None:
@@ -363,7 +431,9 @@ def test_containers_are_ready_until_their_run_directory_is_lost_and_end_then(hos
         with host.running("reconcile") as first, host.running("metrics", env=METRICS) as second:
             for name in ("reconcile", "metrics"):
                 wait(lambda: probe(host, name).returncode == 0)  # noqa: B023  called at once
-            subprocess.run(["mount", "-t", "tmpfs", "none", host.run_dir], check=True, timeout=DEADLINE)
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "none", host.run_dir], check=True, timeout=DEADLINE
+            )
             assert [first.wait(DEADLINE), second.wait(DEADLINE)] == [1, 1]
     finally:
         subprocess.run(["umount", "--quiet", host.run_dir], check=False, timeout=DEADLINE)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lives that containers have under Podman: who is in which group, from when on, and until when."""
+"""The lives that containers have under Podman: who is in which group,
+from when on, and until when.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from tests.support.waiting import wait
 
 pytestmark = pytest.mark.both_forms
 
-needs_crun = pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
+needs_crun = pytest.mark.skipif(
+    shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun"
+)
 
 
 def test_plain_container(node: PodmanNode) -> None:
@@ -32,13 +36,17 @@ def test_plain_container(node: PodmanNode) -> None:
 
 @pytest.mark.parametrize("infra", [True, False], ids=["infra container", "no infra container"])
 def test_podman_pod_by_sandbox(start_node: StartNode, infra: bool) -> None:
-    """Podman's pods have no UID: --key=sandbox goes by the infra container, or by the pod where there is none."""
+    """Podman's pods have no UID: --key=sandbox goes by the infra container,
+    or by the pod where there is none.
+    """
     node = start_node("--key=sandbox")
     lab = node.lab
     place = [f"--cgroup-parent={lab.cgroups.path}", "--name=pod"]
     if infra:
         lab.import_image("localhost/wait")
-        pod = lab.podman("pod", "create", *place, "--network=none", "--infra-image=localhost/wait").stdout.strip()
+        pod = lab.podman(
+            "pod", "create", *place, "--network=none", "--infra-image=localhost/wait"
+        ).stdout.strip()
         sandbox = lab.podman("pod", "inspect", "--format={{.InfraContainerID}}", pod).stdout.strip()
     else:
         sandbox = lab.podman("pod", "create", *place, "--infra=false").stdout.strip()
@@ -60,7 +68,9 @@ def test_podman_pod_by_sandbox(start_node: StartNode, infra: bool) -> None:
 
 
 def test_restart(node: PodmanNode) -> None:
-    """poststop, then createRuntime with the same container ID: another process, in a group made anew."""
+    """poststop, then createRuntime with the same container ID: another process,
+    in a group made anew.
+    """
     gate = node.lab.run("web")
     container = node.lab.container_id("web")
     before = node.lab.init("web")
@@ -79,13 +89,17 @@ def test_restart(node: PodmanNode) -> None:
 
 
 def test_create_that_fails_leaves_its_group_and_nothing_else(node: PodmanNode) -> None:
-    """createRuntime has run when the missing executable is found; Podman runs no poststop then, not even at `rm`.
+    """createRuntime has run when the missing executable is found;
+    Podman runs no poststop then, not even at `rm`.
 
-    What is left is a member that is dead, on record: for reclaim and reconcile to end. Everybody else goes on as ever.
+    What is left is a member that is dead, on record: for reclaim and reconcile to end.
+    Everybody else goes on as ever.
     """
     lab = node.lab
     neighbour = lab.run("neighbour")
-    done = lab.podman("run", "-d", *lab.options("broken"), "--rootfs", str(lab.rootfs), "/bin/nosuch", check=False)
+    done = lab.podman(
+        "run", "-d", *lab.options("broken"), "--rootfs", str(lab.rootfs), "/bin/nosuch", check=False
+    )
     assert done.returncode == 127
     broken = lab.container_id("broken")
     event, process = node.moves()[-1]

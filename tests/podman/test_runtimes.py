@@ -25,7 +25,9 @@ from tests.support.waiting import wait
 COMMAND = ["/bin/sleep", "100000"]
 ANNOTATIONS = {"io.kubernetes.pod.uid": "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"}
 RUNC = "runc"
-needs_crun = pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
+needs_crun = pytest.mark.skipif(
+    shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun"
+)
 each_runtime = pytest.mark.parametrize("name", [RUNC, pytest.param("crun", marks=needs_crun)])
 
 
@@ -36,7 +38,9 @@ def write_script(path: Path, command: Sequence[str]) -> None:
 
 
 class Unhooked:
-    """Containers that runtimes run by themselves, without hooks, in one root directory that they share."""
+    """Containers that runtimes run by themselves, without hooks,
+    in one root directory that they share.
+    """
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -50,12 +54,18 @@ class Unhooked:
         self.programs = {RUNC: runc, "crun": str(crun)}
 
     def create(
-        self, container: str, name: str = RUNC, annotations: dict[str, str] | None = None, user: int = 0
+        self,
+        container: str,
+        name: str = RUNC,
+        annotations: dict[str, str] | None = None,
+        user: int = 0,
     ) -> None:
         bundle = self._lab.base / f"bundle-{container}"
         bundle.mkdir()
         annotations = ANNOTATIONS if annotations is None else annotations
-        config = bundle_config(self._lab.rootfs, COMMAND, path_of(self._lab.cgroups.path, container, annotations))
+        config = bundle_config(
+            self._lab.rootfs, COMMAND, path_of(self._lab.cgroups.path, container, annotations)
+        )
         config["process"]["user"] = {"uid": user, "gid": user}
         config["annotations"] = annotations
         config["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
@@ -67,7 +77,10 @@ class Unhooked:
         self.do(name, "start", container)
 
     def do(self, name: str, *words: str) -> None:
-        """Have it done by a runtime. What it prints goes to a file: a container that is created keeps that open."""
+        """Have it done by a runtime.
+
+        What it prints goes to a file: a container that is created keeps that open.
+        """
         log = self._lab.base / "log"
         with log.open("wb") as file:
             done = subprocess.run(
@@ -83,7 +96,9 @@ class Unhooked:
     def states(self, *names: str) -> tuple[dict[str, State], list[str]]:
         asked = Runtimes([str(self.root)], [self.programs[name] for name in names])
         states, complaints = asked.list_states()
-        return {state.id: state for state in runtimes.list_adoptable(states)}, [*complaints.values()]
+        return {state.id: state for state in runtimes.list_adoptable(states)}, [
+            *complaints.values()
+        ]
 
 
 @pytest.fixture
@@ -110,7 +125,9 @@ def test_every_status(unhooked: Unhooked, name: str) -> None:
     unhooked.do(name, "pause", "paused")
     unhooked.start("stopped", name)
     unhooked.do(name, "kill", "stopped", "KILL")
-    unhooked.start("pause", name, annotations={**ANNOTATIONS, "io.kubernetes.cri-o.ContainerType": "sandbox"})
+    unhooked.start(
+        "pause", name, annotations={**ANNOTATIONS, "io.kubernetes.cri-o.ContainerType": "sandbox"}
+    )
     try:
         states, complaints = unhooked.states(name)
     finally:
@@ -154,11 +171,20 @@ def test_a_container_of_podman_is_found_where_podman_has_it(lab: Lab) -> None:
 
 @needs_crun
 @pytest.mark.parametrize(("capabilities", "answers"), [("-all", False), ("-all,+kill", True)])
-def test_what_crun_needs_of_its_caller(unhooked: Unhooked, tmp_path: Path, capabilities: str, answers: bool) -> None:
-    """packaging/systemd leaves it CAP_KILL: crun looks by kill(pid, 0) whether a container of another user lives."""
+def test_what_crun_needs_of_its_caller(
+    unhooked: Unhooked, tmp_path: Path, capabilities: str, answers: bool
+) -> None:
+    """packaging/systemd leaves it CAP_KILL: crun looks by kill(pid,
+    0) whether a container of another user lives.
+    """
     unhooked.start("web", "crun", user=1000)
     program = tmp_path / "crun"
-    drop = ["setpriv", "--no-new-privs", f"--inh-caps={capabilities}", f"--bounding-set={capabilities}"]
+    drop = [
+        "setpriv",
+        "--no-new-privs",
+        f"--inh-caps={capabilities}",
+        f"--bounding-set={capabilities}",
+    ]
     write_script(program, [*CRUN[:-1], *drop, "crun"])
     states, complaints = Runtimes([str(unhooked.root)], [str(program)]).list_states()
     assert [*states] == ["web"] * answers

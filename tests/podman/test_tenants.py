@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a process is, as Podman makes containers: that of the container in whose own cgroup it is, or below.
+"""Whose a process is, as Podman makes containers:
+that of the container in whose own cgroup it is, or below.
 
 A container may move to any cgroup below its own, of whatever name: it is charged to itself.
 """
@@ -36,7 +37,9 @@ def victim(node: PodmanNode) -> dict[str, list[int]]:
 
 
 def run_thief(node: PodmanNode) -> dict[str, list[int]]:
-    """Start a container that moves its init below its own cgroup; the group that it is to be in, and who is in it."""
+    """Start a container that moves its init below its own cgroup;
+    the group that it is to be in, and who is in it.
+    """
     gate = node.lab.gate("thief")
     command = [*gate.command[:2], MOVE + gate.command[2]]
     options = [*node.lab.options("thief"), "--systemd=always"]
@@ -48,12 +51,18 @@ def run_thief(node: PodmanNode) -> dict[str, list[int]]:
 
 
 def reconcile(node: PodmanNode, *options: str) -> None:
-    known = {VICTIM, VICTIMS, *node.lab.podman("ps", "--all", "--quiet", "--no-trunc").stdout.split()}
+    known = {
+        VICTIM,
+        VICTIMS,
+        *node.lab.podman("ps", "--all", "--quiet", "--no-trunc").stdout.split(),
+    }
     node.reconcile("--snapshot-ttl=0", *options, of=known if "--adopt" in options else None)
 
 
 def groups_of(node: PodmanNode, *expected: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Those of these, and whatever else these processes are in: this machine may run containers of others."""
+    """Those of these, and whatever else these processes are in:
+    this machine may run containers of others.
+    """
     pids = {pid for groups in expected for tasks in groups.values() for pid in tasks}
     groups = {name: [pid for pid in tasks if pid in pids] for name, tasks in node.groups().items()}
     return {name: tasks for name, tasks in groups.items() if tasks}
@@ -83,8 +92,11 @@ def test_a_hooked_container_that_moves_into_a_cgroup_of_a_pods_name_stays_in_its
 
 BEFORE: dict[str, Callable[[PodmanNode], object]] = {
     "no hook": lambda node: (node.lab.hooks_dir / "10-resctrl-mon-hook.json").unlink(),
-    "no group can be made": lambda node: node.resctrl.control(do="inject", op="mkdir", error="EIO", times=1),
-    "resctrl is not mounted": lambda node: node.resctrl.control(do="unmount"),  # the record names no key then
+    "no group can be made": lambda node: node.resctrl.control(
+        do="inject", op="mkdir", error="EIO", times=1
+    ),
+    # The record names no key then.
+    "resctrl is not mounted": lambda node: node.resctrl.control(do="unmount"),
 }
 
 
@@ -113,7 +125,9 @@ def children(pid: int) -> set[int]:
 
 
 def test_an_orphan_in_a_shared_pid_namespace_stays_with_its_own_container(node: PodmanNode) -> None:
-    """It is a child of the other container's init, which is pid 1 there: each of the two took it from the other."""
+    """It is a child of the other container's init, which is pid 1 there:
+    each of the two took it from the other.
+    """
     node.lab.run("first")
     gate = node.lab.gate("second")
     command = [*gate.command[:2], WORKER + gate.command[2]]
@@ -123,13 +137,19 @@ def test_an_orphan_in_a_shared_pid_namespace_stays_with_its_own_container(node: 
     groups = {name: f"oci-{node.lab.container_id(name)}" for name in ("first", "second")}
     inits = {name: node.lab.init(name).pid for name in groups}
     (worker,) = children(inits["first"])
-    node.reconcile()  # of a child whose parent is gone the model knows no better than that it is init's
-    assert node.groups() == {groups["first"]: [inits["first"]], groups["second"]: sorted([inits["second"], worker])}
+    # Of a child whose parent is gone the model knows no better than that it is init's.
+    node.reconcile()
+    assert node.groups() == {
+        groups["first"]: [inits["first"]],
+        groups["second"]: sorted([inits["second"], worker]),
+    }
     assert node.reconcile() == []
 
 
 def test_a_container_in_a_pod_of_podmans_is_known_by_its_own_cgroup(node: PodmanNode) -> None:
-    """With the cgroupfs driver that is in one which is called like a container: by the pod's ID alone."""
+    """With the cgroupfs driver that is in one which is called like a container:
+    by the pod's ID alone.
+    """
     place = [f"--cgroup-parent={node.lab.cgroups.path}", "--name=pod", "--network=none"]
     node.lab.import_image("localhost/wait")
     node.lab.podman("pod", "create", *place, "--infra-image=localhost/wait")
@@ -138,7 +158,9 @@ def test_a_container_in_a_pod_of_podmans_is_known_by_its_own_cgroup(node: Podman
     inside = node.lab.gate("inside")
     node.lab.podman("exec", "-d", "web", *inside.command)
     inside.wait_up()
-    assert [(action["action"], action["container"]) for action in node.reconcile()] == [("adopt", container)]
+    assert [(action["action"], action["container"]) for action in node.reconcile()] == [
+        ("adopt", container)
+    ]
     tasks = node.groups()[f"oci-{container}"]
     assert (init in tasks, len(tasks)) == (True, 2)
     shutil.rmtree(node.run_dir)

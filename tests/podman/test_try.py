@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each example on docs/try.md works in the order of the page, and prints what the page shows. The demo ends well."""
+"""Each example on docs/try.md works in the order of the page, and prints what the page shows.
+
+The demo ends well.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,17 @@ def start(lab: Lab, directory: Path, text: str) -> subprocess.Popen[str]:
         podman, *places = lab.podman_command()
         program.write_text(f'#!/bin/sh\nexec {shutil.which(podman)} {shlex.join(places)} "$@"\n')
         program.chmod(0o755)
-    text = text.replace("sudo ", "").replace("/run/try", str(directory / "try")).replace(VENV, sys.executable)
+    text = (
+        text.replace("sudo ", "")
+        .replace("/run/try", str(directory / "try"))
+        .replace(VENV, sys.executable)
+    )
     text = text.replace(" --rm ", f" {shlex.join(lab.place)} --rm ")
-    environment = {**os.environ, **lab.environment, "PATH": f"{program.parent}:{lab.environment['PATH']}"}
+    environment = {
+        **os.environ,
+        **lab.environment,
+        "PATH": f"{program.parent}:{lab.environment['PATH']}",
+    }
     return subprocess.Popen(
         ["sh", "-ec", text],
         cwd=REPOSITORY,
@@ -65,11 +76,16 @@ def fields(table: str) -> list[dict[str, str]]:
     """The lines below the head of a table, without what differs from run to run."""
     lines = [line.split() for line in table[table.index("NAME") :].splitlines()]
     varying = {"KEY", "CTRL_GROUPS", "AGE", "END", "SECONDS"}
-    return [{name: value for name, value in zip(lines[0], line) if name not in varying} for line in lines[1:]]
+    return [
+        {name: value for name, value in zip(lines[0], line) if name not in varying}
+        for line in lines[1:]
+    ]
 
 
 def test_examples_work_in_their_order_and_print_what_is_shown(lab: Lab, tmp_path: Path) -> None:
-    demo, mount, hooks, job, live, kill, completed, history, by_hand, end = blocks(page("docs/try.md"))
+    demo, mount, hooks, job, live, kill, completed, history, by_hand, end = blocks(
+        page("docs/try.md")
+    )
     assert demo.strip() in page("README.md")
 
     with start(lab, tmp_path, mount.replace(f"sudo {VENV}", f"exec {VENV}")) as model:
@@ -100,7 +116,9 @@ def check(lab: Lab, directory: Path, block: str) -> None:
 
 
 def test_demo_ends_well_and_clean() -> None:
-    """It has a TMPDIR that Podman does not find too long, so that what the demo leaves can be seen."""
+    """It has a TMPDIR that Podman does not find too long,
+    so that what the demo leaves can be seen.
+    """
     if reason := missing():
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="rmh-t-", dir="/tmp") as directory:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for /sys/fs/resctrl: a model of it behind a real FUSE mount.
 
-For instance `with mounted(tmp_path, rmids=4) as resctrl: (resctrl.root / "mon_groups" / "x").mkdir()`, after which
-`resctrl.events()` holds that mkdir, and `resctrl.control(do="settle")` tells the machine behind it what to do.
+For instance `with mounted(tmp_path, rmids=4) as resctrl: (resctrl.root / "mon_groups" /
+"x").mkdir()`, after which `resctrl.events()` holds that mkdir, and `resctrl.control(do="settle")`
+tells the machine behind it what to do.
 """
 
 from __future__ import annotations
@@ -29,10 +30,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Mounted:
-    """A server process and its mount. `root` is what a program takes for /sys/fs/resctrl; `log` is the event log."""
+    """A server process and its mount.
+
+    `root` is what a program takes for /sys/fs/resctrl; `log` is the event log.
+    """
 
     def __init__(self, directory: Path, **knobs: object) -> None:
-        """`directory` exists and is the test's own. Knobs: the fields of tests.resctrlfs.model.Knobs."""
+        """`directory` exists and is the test's own.
+
+        Knobs: the fields of tests.resctrlfs.model.Knobs.
+        """
         self.root = directory / "resctrl"
         self.log = directory / "resctrl-events.jsonl"
         self._socket = directory / "resctrl.sock"
@@ -54,7 +61,11 @@ class Mounted:
         words = [str(self.root), f"--control={self._socket}", f"--log={self.log}", "--until-eof"]
         for name, value in knobs.items():
             flag = name.replace("_", "-")
-            words.append(f"--{flag if value else 'no-' + flag}" if isinstance(value, bool) else f"--{flag}={value}")
+            words.append(
+                f"--{flag if value else 'no-' + flag}"
+                if isinstance(value, bool)
+                else f"--{flag}={value}"
+            )
         return words
 
     def _await_ready(self) -> None:
@@ -62,13 +73,17 @@ class Mounted:
         assert stdout is not None
         readable, _, _ = select.select([stdout], [], [], DEADLINE)
         if not readable or stdout.readline() != b"ready\n":
-            raise RuntimeError(f"resctrlfs did not mount {self.root}; exit status {self.process.poll()}")
+            raise RuntimeError(
+                f"resctrlfs did not mount {self.root}; exit status {self.process.poll()}"
+            )
 
     def _flush(self) -> None:
-        """Have the kernel learn from a first close that the server takes no flushes, so that it sends no more of them.
+        """Have the kernel learn from a first close that the server takes no flushes,
+        so that it sends no more of them.
 
-        One from an execve, which closes what the parent had open, could wait for ever: the server looks at all
-        processes in /proc, and /proc/PID/stat of that one waits until its execve is over.
+        One from an execve, which closes what the parent had open, could wait for ever:
+        the server looks at all processes in /proc, and /proc/PID/stat of that one waits
+        until its execve is over.
         """
         os.close(os.open(self.root / "tasks", os.O_RDONLY))
 
@@ -77,10 +92,14 @@ class Mounted:
         return read_events(self.log)
 
     def control(self, **request: object) -> Any:  # noqa: ANN401  (JSON: the request decides)
-        """control(do="inject", op="mkdir", error="ENOSPC"): see tests.resctrlfs.__main__. Errors: RuntimeError."""
+        """control(do="inject", op="mkdir", error="ENOSPC"): see tests.resctrlfs.__main__.
+
+        Errors: RuntimeError.
+        """
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(DEADLINE)
-            # By way of the directory's descriptor: a test's path can be longer than a socket's address may be.
+            # By way of the directory's descriptor: a test's path can be longer than
+            # a socket's address may be.
             directory = os.open(self._socket.parent, os.O_PATH)
             try:
                 connection.connect(f"/proc/self/fd/{directory}/{self._socket.name}")
@@ -101,12 +120,15 @@ class Mounted:
         """The mon_groups of the root ctrl_group by name, with their tasks."""
         groups = self.groups().items()
         return {
-            path[len("/mon_groups/") :]: group["tasks"] for path, group in groups if path.startswith("/mon_groups/")
+            path[len("/mon_groups/") :]: group["tasks"]
+            for path, group in groups
+            if path.startswith("/mon_groups/")
         }
 
     def close(self) -> None:
         """Unmount and end the server, whatever state it is in. Can be called twice."""
-        for _ in range(int(DEADLINE)):  # libfuse misses a signal that comes just before it begins to wait for a request
+        # Libfuse misses a signal that comes just before it begins to wait for a request.
+        for _ in range(int(DEADLINE)):
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)

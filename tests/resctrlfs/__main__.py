@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m tests.resctrlfs MOUNTPOINT --control SOCKET --log FILE [--KNOB=VALUE ...]
 
-On the control socket each connection is for one request, a line of JSON, and its answer, another one. Requests are
-objects with `do`, one of Control.actions, and its arguments. Answers are {"ok": true, "result": ...} or {"ok": false,
-"error": "..."}. Groups are named by their path below the mount: "/", "/gold", "/gold/mon_groups/x".
+On the control socket each connection is for one request, a line of JSON, and its answer, another
+one. Requests are objects with `do`, one of Control.actions, and its arguments. Answers are {"ok":
+true, "result": ...} or {"ok": false, "error": "..."}. Groups are named by their path below the
+mount: "/", "/gold", "/gold/mon_groups/x".
 
-It runs until it is unmounted or gets SIGINT or SIGTERM. If the mount point is removed under it, from another mount
-namespace, it makes that again, with socket and log, and goes on with the same groups.
+It runs until it is unmounted or gets SIGINT or SIGTERM. If the mount point is removed
+under it, from another mount namespace, it makes that again, with socket and log, and
+goes on with the same groups.
 """
 
 from __future__ import annotations
@@ -61,10 +63,13 @@ class Control:
             return json.dumps({"ok": False, "error": f"{type(error).__name__}: {error}"})
         return json.dumps({"ok": True, "result": result})
 
-    def _inject(self, op: str, error: str, path: str = "", times: int = 1, status: str = "") -> None:
+    def _inject(
+        self, op: str, error: str, path: str = "", times: int = 1, status: str = ""
+    ) -> None:
         """Fail `op` (a method of ResctrlModel: mkdir, rmdir, open, read, write, listdir, ...).
 
-        `error` is the errno's name, or "": it stops; `path`, `times` and `status` are as in Injection.
+        `error` is the errno's name, or "": it stops; `path`,
+        `times` and `status` are as in Injection.
         """
         number = getattr(errno, error) if error else 0
         self._model.injections.append(Injection(op, path, number, times, status))
@@ -75,7 +80,12 @@ class Control:
         model.rmids.look()
         groups = model.groups() if model.mounted else []
         listed_groups = [
-            {"path": group.path.rstrip("/") or "/", "closid": group.closid, "rmid": group.rmid, "tasks": tids}
+            {
+                "path": group.path.rstrip("/") or "/",
+                "closid": group.closid,
+                "rmid": group.rmid,
+                "tasks": tids,
+            }
             for group, tids in zip(groups, model.tids_of(groups))
         ]
         return {"groups": listed_groups, "free": list(model.rmids.free)}
@@ -88,7 +98,11 @@ def serve_control(path: Path, control: Control) -> None:
     def answer_all() -> None:
         while True:
             connection, _ = server.accept()
-            with suppress(OSError), connection, connection.makefile("rw", encoding="utf-8") as stream:
+            with (
+                suppress(OSError),
+                connection,
+                connection.makefile("rw", encoding="utf-8") as stream,
+            ):
                 stream.write(control.answer(stream.readline()) + "\n")
                 stream.flush()
 
@@ -100,7 +114,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("mountpoint", type=Path)
     parser.add_argument("--control", type=Path, required=True, metavar="SOCKET")
     parser.add_argument("--log", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--until-eof", action="store_true", help="end when stdin does: no test is outlived")
+    parser.add_argument(
+        "--until-eof", action="store_true", help="end when stdin does: no test is outlived"
+    )
     for knob in dataclasses.fields(Knobs):
         flag = "--" + knob.name.replace("_", "-")
         if isinstance(knob.default, bool):
@@ -131,7 +147,10 @@ def main(argv: list[str]) -> int:
             threading.Thread(target=end_at_eof, daemon=True).start()
         serve(options.mountpoint, operations)
         while not options.mountpoint.exists():
-            print(f"resctrlfs: {options.mountpoint} was removed: it is made and mounted again", file=sys.stderr)
+            print(
+                f"resctrlfs: {options.mountpoint} was removed: it is made and mounted again",
+                file=sys.stderr,
+            )
             options.mountpoint.mkdir(parents=True)
             operations.log = EventLog(options.log)
             if not options.control.exists():

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event log: what was asked of the file system, by whom, and what /proc had of each pid at that moment."""
+"""The event log: what was asked of the file system, by whom,
+and what /proc had of each pid at that moment.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,12 @@ from tests.resctrlfs.tasks import read_stat
 
 @dataclass(frozen=True)
 class Seen:
-    """A task as /proc showed it before the write took effect. Of one that is not there only the pid is known.
+    """A task as /proc showed it before the write took effect.
 
-    exe is None where the link cannot be read (kernel threads, zombies); starttime is in clock ticks since boot.
+    Of one that is not there only the pid is known.
+
+    exe is None where the link cannot be read (kernel threads, zombies);
+    starttime is in clock ticks since boot.
     """
 
     pid: int
@@ -28,7 +33,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Event:
-    """One mkdir, rmdir or write to a `tasks` file. `result`: "ok" or the errno's name. `pids`: the task written."""
+    """One mkdir, rmdir or write to a `tasks` file.
+
+    `result`: "ok" or the errno's name. `pids`: the task written.
+    """
 
     op: str
     path: str
@@ -46,7 +54,9 @@ def look(pid: int) -> Seen:
     except OSError:
         exe = None
     try:
-        words = (directory / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+        words = (
+            (directory / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+        )
     except OSError:
         words = []
     return Seen(pid, stat.comm, exe, words, stat.starttime)
@@ -64,4 +74,7 @@ class EventLog:
 
 def read_events(path: Path) -> list[Event]:
     events: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Event(**{**fields, "pids": [Seen(**process) for process in fields["pids"]]}) for fields in events]
+    return [
+        Event(**{**fields, "pids": [Seen(**process) for process in fields["pids"]]})
+        for fields in events
+    ]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The RMIDs, and the counters behind mon_data: deterministic, set and moved by the test alone.
 
-RMIDs are given out as in fs/resctrl/monitor.c (alloc_rmid, free_rmid, the limbo worker). Counters belong to the RMID.
-When it gets a new owner its L3 counters begin at 0, for the kernel subtracts what was there; telemetry counters
-(PERF_PKG) show the former owner's last value. They read Unavailable until a task has run with the RMID on that package
+RMIDs are given out as in fs/resctrl/monitor.c (alloc_rmid, free_rmid, the limbo worker). Counters
+belong to the RMID. When it gets a new owner its L3 counters begin at 0, for the kernel subtracts
+what was there; telemetry counters (PERF_PKG) show the former owner's last value. They read
+Unavailable until a task has run with the RMID on that package
 (arch/x86/kernel/cpu/resctrl/intel_aet.c, intel_aet_read_event(), in Linux 7.2).
 """
 
@@ -44,15 +45,20 @@ def as_value(given: object) -> Value:
 
 
 class Counters:
-    """mode: normal; Unavailable: all but occupancy say so (no data yet); Error: the L3 counters say so.
+    """mode: normal; Unavailable: all but occupancy say so (no data yet); Error:
+    the L3 counters say so.
 
     untracked: memory traffic of an RMID says Unavailable until a test counts some, as on AMD.
     """
 
-    def __init__(self, l3_domains: int, packages: int, perf: bool, l3_events: tuple[str, ...] = L3_EVENTS) -> None:
+    def __init__(
+        self, l3_domains: int, packages: int, perf: bool, l3_events: tuple[str, ...] = L3_EVENTS
+    ) -> None:
         self.package_events = ENERGY_EVENTS + (PERF_EVENTS if perf else ())
         self.l3_events = l3_events
-        self.domains: dict[str, tuple[str, ...]] = {f"mon_L3_{n:02}": self.l3_events for n in range(l3_domains)}
+        self.domains: dict[str, tuple[str, ...]] = {
+            f"mon_L3_{n:02}": self.l3_events for n in range(l3_domains)
+        }
         self.domains.update({f"mon_PERF_PKG_{n:02}": self.package_events for n in range(packages)})
         self.mode = "normal"
         self._values: dict[tuple[int, str, str], Value] = {}
@@ -83,10 +89,14 @@ class Counters:
         """Counting is also what makes a counter's data available."""
         self._check(domain, event)
         old = self._values.get((rmid, domain, event))
-        self._values[rmid, domain, event] = (old if isinstance(old, Decimal) else Decimal(0)) + amount
+        self._values[rmid, domain, event] = (
+            old if isinstance(old, Decimal) else Decimal(0)
+        ) + amount
 
     def text(self, rmids: Iterable[int], domain: str, event: str) -> str:
-        """The file's text; for a ctrl_group the sum over its own RMID and its mon_groups' that have a number."""
+        """The file's text; for a ctrl_group the sum over its own RMID and its
+        mon_groups' that have a number.
+        """
         values = [self._value(rmid, domain, event) for rmid in rmids]
         numbers = [value for value in values if isinstance(value, Decimal)]
         if not numbers:
@@ -116,11 +126,14 @@ def is_l3(domain: str) -> bool:
 class Rmids:
     """RMIDs 1 to `limit` - 1 (0 is the root group's), given out first in, first out.
 
-    A freed one is in limbo: `decay_ms` until its cache lines have gone, seen by a look every `tick_ms` that begins with
-    the first RMID in limbo. decay_ms 0: no limbo at all (a machine without occupancy monitoring).
+    A freed one is in limbo: `decay_ms` until its cache lines have gone, seen by a look every
+    `tick_ms` that begins with the first RMID in limbo. decay_ms 0: no limbo at all (a machine
+    without occupancy monitoring).
     """
 
-    def __init__(self, limit: int, decay_ms: int, tick_ms: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self, limit: int, decay_ms: int, tick_ms: int, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self.free: deque[int] = deque(range(1, limit))
         self.limbo: dict[int, int] = {}
         self.decay_ms = decay_ms
@@ -146,7 +159,9 @@ class Rmids:
         self.limbo[rmid] = now
 
     def look(self) -> None:
-        """Do the looks that were due until now; the last one decides, for time does not make a clean RMID dirty."""
+        """Do the looks that were due until now; the last one decides,
+        for time does not make a clean RMID dirty.
+        """
         now = self._clock()
         if not self.limbo or now < self._next_look:
             return

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """resctrl as Linux 7.2 behaves, as a model without FUSE, threads or processes.
 
-Source: the kernel's Documentation/filesystems/resctrl.rst and the behaviour of fs/resctrl/rdtgroup.c, whose texts
-`info/last_cmd_status` quotes. Errors are OSError with the errno that the system call would give. Paths are relative to
-the mount, with or without a leading slash.
+Source: the kernel's Documentation/filesystems/resctrl.rst and the behaviour of
+fs/resctrl/rdtgroup.c, whose texts `info/last_cmd_status` quotes. Errors are OSError with the errno
+that the system call would give. Paths are relative to the mount, with or without a leading slash.
 
-As in the kernel, a task does not know its group: it has a CLOSID and an RMID, and is in whichever group has the same.
-That is why a stale RMID turns up in a later group, and why a ctrl_group's `tasks` lists its mon_groups' tasks too.
+As in the kernel, a task does not know its group: it has a CLOSID and an RMID, and is in whichever
+group has the same. That is why a stale RMID turns up in a later group, and why a ctrl_group's
+`tasks` lists its mon_groups' tasks too.
 
 Proven equal to the kernel in tests/kernel.
 """
@@ -31,9 +32,22 @@ from tests.resctrlfs.tasks import Task, Tasks
 STATUS_SIZE = 512
 WRITABLE = ("cpus", "cpus_list", "tasks", "schemata", "mode")
 INFO = {
-    "info/L3": ("bit_usage", "cbm_mask", "min_cbm_bits", "num_closids", "shareable_bits", "sparse_masks"),
+    "info/L3": (
+        "bit_usage",
+        "cbm_mask",
+        "min_cbm_bits",
+        "num_closids",
+        "shareable_bits",
+        "sparse_masks",
+    ),
     "info/L3_MON": ("max_threshold_occupancy", "mbm_assign_mode", "mon_features", "num_rmids"),
-    "info/MB": ("bandwidth_gran", "delay_linear", "min_bandwidth", "num_closids", "thread_throttle_mode"),
+    "info/MB": (
+        "bandwidth_gran",
+        "delay_linear",
+        "min_bandwidth",
+        "num_closids",
+        "thread_throttle_mode",
+    ),
     "info/PERF_PKG_MON": ("mon_features", "num_rmids"),
 }
 
@@ -51,9 +65,15 @@ class Knobs:
     l3_domains: int = 2
     packages: int = 2
     busy_packages: int = 1
-    """On how many packages, the first ones, the tasks of a group run. The others have no data of it: see `counters`."""
+    """On how many packages, the first ones, the tasks of a group run.
+
+    The others have no data of it: see `counters`.
+    """
     occupancy: bool = True
-    """llc_occupancy. Without it (`rdt=!cmt` on the kernel command line) there is no limbo: say decay_ms=0, too."""
+    """llc_occupancy.
+
+    Without it (`rdt=!cmt` on the kernel command line) there is no limbo: say decay_ms=0, too.
+    """
     perf: bool = True
     """The packages' seven perf events (`rdt=perf` on the kernel command line)."""
     decay_ms: int = 1000
@@ -64,15 +84,19 @@ class Knobs:
     ticking: bool = False
     """Each read of a counter has it grow by 1: for a cluster, where no test moves counters."""
     look_ms: int = 0
-    """How long a look at all tasks counts. Not 0 where there are thousands of them and a look takes seconds: what was
-    forked since is not known then, nor what died."""
+    """How long a look at all tasks counts.
+
+    Not 0 where there are thousands of them and a look takes seconds:
+    what was forked since is not known then, nor what died.
+    """
 
 
 @dataclass
 class Injection:
     """Fail `op` on paths that end in `path` with `errno`, `times` times (-1: always).
 
-    0: it succeeds, but the file system does not answer before it gets SIGCONT. `status` is then last_cmd_status.
+    0: it succeeds, but the file system does not answer before it gets SIGCONT.
+    `status` is then last_cmd_status.
     """
 
     op: str
@@ -164,7 +188,9 @@ def fail(number: int) -> NoReturn:
 class ResctrlModel:
     """One machine with one mount of resctrl."""
 
-    def __init__(self, knobs: Knobs, tasks: Tasks | None = None, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self, knobs: Knobs, tasks: Tasks | None = None, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         """`tasks`: those of this machine if nothing else is said. `clock`: in nanoseconds."""
         self.knobs = knobs
         self.tasks = tasks if tasks is not None else Tasks()
@@ -196,7 +222,9 @@ class ResctrlModel:
             self.rmids.decay_ms = decay_ms
 
     def unmount(self) -> None:
-        """umount(8): every group is destroyed, every task falls back to the default, RMIDs go to limbo."""
+        """umount(8): every group is destroyed, every task falls back to the
+        default, RMIDs go to limbo.
+        """
         for ctrl in [*reversed(self.ctrl.values()), self.root]:
             for child in [*ctrl.children.values()]:
                 self._free_mon(child)
@@ -214,7 +242,9 @@ class ResctrlModel:
 
     def groups(self) -> list[Group]:
         """Every live group, root first; a ctrl_group before its mon_groups."""
-        return [g for ctrl in [self.root, *self.ctrl.values()] for g in [ctrl, *ctrl.children.values()]]
+        return [
+            g for ctrl in [self.root, *self.ctrl.values()] for g in [ctrl, *ctrl.children.values()]
+        ]
 
     # ---- names ----
 
@@ -237,12 +267,18 @@ class ResctrlModel:
         if group is not None:
             return ModelFile(group, "", True)
         is_dir = self._static(node).get(name)
-        return None if is_dir is None else ModelFile(node.group, f"{node.rel}/{name}".lstrip("/"), is_dir)
+        return (
+            None
+            if is_dir is None
+            else ModelFile(node.group, f"{node.rel}/{name}".lstrip("/"), is_dir)
+        )
 
     def _static(self, node: ModelFile) -> dict[str, bool]:
         """The names that come with a directory, and whether each is one itself."""
         if node.rel == "":
-            return _list_names_of_group(node.group.is_ctrl, node.group is self.root, self.knobs.debug)
+            return _list_names_of_group(
+                node.group.is_ctrl, node.group is self.root, self.knobs.debug
+            )
         if node.rel == "mon_data":
             return dict.fromkeys(self.counters.domains, True)
         if node.rel.startswith("mon_data/"):
@@ -253,11 +289,16 @@ class ResctrlModel:
         l3, packages = self.knobs.l3_domains > 0, self.knobs.packages > 0
         if rel == "info":
             present = {"L3": True, "L3_MON": l3, "MB": True, "PERF_PKG_MON": packages}
-            return {"last_cmd_status": False} | {name: True for name, there in present.items() if there}
+            return {"last_cmd_status": False} | {
+                name: True for name, there in present.items() if there
+            }
         return dict.fromkeys(INFO.get(rel, ()), False)
 
     def entries(self, node: ModelFile) -> dict[str, ModelFile]:
-        """What is in a directory, in order of names; nothing in one that was removed. Errors: ENOTDIR."""
+        """What is in a directory, in order of names; nothing in one that was removed.
+
+        Errors: ENOTDIR.
+        """
         self._inject("listdir", node.path)
         if not node.is_dir:
             fail(errno.ENOTDIR)
@@ -294,7 +335,10 @@ class ResctrlModel:
     # ---- groups ----
 
     def mkdir(self, path: str, mode: int) -> None:
-        """`mode` after the umask. Errors: as in rdtgroup_mkdir(), and those of the VFS before it."""
+        """`mode` after the umask.
+
+        Errors: as in rdtgroup_mkdir(), and those of the VFS before it.
+        """
         self._inject("mkdir", path)
         parent, name = self._parent(path)
         if self._child(parent, name) is not None:
@@ -382,7 +426,9 @@ class ResctrlModel:
     # ---- files ----
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> ModelFile:
-        """Errors: ENOENT; EACCES for writing a read-only file (root passes the VFS, but not kernfs)."""
+        """Errors: ENOENT; EACCES for writing a read-only file (root passes
+        the VFS, but not kernfs).
+        """
         self._inject("open", path)
         node = self.resolve(path)
         if flags & os.O_ACCMODE != os.O_RDONLY:
@@ -393,7 +439,10 @@ class ResctrlModel:
         return node
 
     def read_node(self, node: ModelFile, reader: int = 0) -> str:
-        """`reader`: the tid that reads; 0: one in our pid namespace. Errors: ENODEV when the group has gone."""
+        """`reader`: the tid that reads; 0: one in our pid namespace.
+
+        Errors: ENODEV when the group has gone.
+        """
         self._inject("read", node.path)
         if node.group.removed:
             fail(errno.ENODEV)
@@ -421,7 +470,9 @@ class ResctrlModel:
             "info/L3_MON/mbm_assign_mode": "[default]\n",
             "info/L3_MON/mon_features": "".join(f"{event}\n" for event in self.counters.l3_events),
             "info/PERF_PKG_MON/num_rmids": f"{self.knobs.aet_rmids}\n",
-            "info/PERF_PKG_MON/mon_features": "".join(f"{event}\n" for event in self.counters.package_events),
+            "info/PERF_PKG_MON/mon_features": "".join(
+                f"{event}\n" for event in self.counters.package_events
+            ),
         }
         return texts.get(node.rel, "")
 
@@ -474,13 +525,18 @@ class ResctrlModel:
             self.counters.ran(group.rmid, package)
 
     def _tasks_text(self, group: Group, reader: int) -> str:
-        numbers = (self.tasks.number(reader, tid) if reader else tid for tid in self.tids_of([group])[0])
+        numbers = (
+            self.tasks.number(reader, tid) if reader else tid for tid in self.tids_of([group])[0]
+        )
         return "".join(f"{number}\n" for number in numbers if number)
 
     def tids_of(self, groups: Sequence[Group]) -> list[list[int]]:
         """The tasks of each, as they are at one moment."""
         self._refresh()
-        return [[tid for tid, state in self._states.items() if self._in_group(state, group)] for group in groups]
+        return [
+            [tid for tid, state in self._states.items() if self._in_group(state, group)]
+            for group in groups
+        ]
 
     def _in_group(self, state: TaskState, group: Group) -> bool:
         """On x86 a mon_group's tasks are known by their RMID alone."""
@@ -496,8 +552,9 @@ class ResctrlModel:
     def _refresh(self) -> None:
         """Forget the dead, and give the new ones what their parents have.
 
-        A task that was seen before keeps what it had: so a child that was there when its parent was moved stays
-        outside, and one that is seen for the first time afterwards was forked afterwards.
+        A task that was seen before keeps what it had: so a child that was there when its
+        parent was moved stays outside, and one that is seen for the first time
+        afterwards was forked afterwards.
         """
         now = time.monotonic_ns()
         if now < self._next_look:
@@ -509,7 +566,9 @@ class ResctrlModel:
         self._states = {tid: states[tid] for tid in snapshot}
         self._next_look = time.monotonic_ns() + self.knobs.look_ms * MS if self.knobs.look_ms else 0
 
-    def _inherit(self, tid: int, snapshot: dict[int, Task], states: dict[int, TaskState]) -> TaskState:
+    def _inherit(
+        self, tid: int, snapshot: dict[int, Task], states: dict[int, TaskState]
+    ) -> TaskState:
         line: list[Task] = []  # from tid up to the first ancestor that is known
         state: TaskState | None = None
         task = snapshot.get(tid)
@@ -533,7 +592,10 @@ class ResctrlModel:
         return state if state is not None and state.starttime == task.starttime else None
 
     def cpu_resctrl_groups(self, tid: int) -> str:
-        """What /proc/TID/cpu_resctrl_groups would say. Errors: ESRCH; ENOENT if its CLOSID is a removed group's."""
+        """What /proc/TID/cpu_resctrl_groups would say.
+
+        Errors: ESRCH; ENOENT if its CLOSID is a removed group's.
+        """
         self._refresh()
         if tid not in self._states:
             fail(errno.ESRCH)
@@ -549,7 +611,10 @@ class ResctrlModel:
     # ---- counters, for tests ----
 
     def set_counter(self, group: str, domain: str, event: str, value: object) -> None:
-        """`group`: its path. `value`: a number, or a text such as Unavailable that is shown instead."""
+        """`group`: its path.
+
+        `value`: a number, or a text such as Unavailable that is shown instead.
+        """
         self.counters.set(self.resolve(group).group.rmid, domain, event, as_value(value))
 
     def add(self, group: str, domain: str, event: str, amount: object) -> None:

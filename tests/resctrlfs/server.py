@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model, mounted with libfuse 3 through mfusepy. One process, one mount; root only.
 
-FUSE operations come one at a time, in the main thread; the control socket has a thread; one lock covers both.
+FUSE operations come one at a time, in the main thread; the control socket has a thread;
+one lock covers both.
 
 What FUSE cannot show:
- * statfs's f_type; /proc/PID/cpu_resctrl_groups (ask the control socket); mount options, a second mount
- * of what was removed and is still open: fstat (ESTALE; the kernel: as ever), anything relative to a directory (ESTALE;
-   the kernel: ENOENT)
- * tasks' groups come from /proc, at the next look: of the leader of the parent's process, whichever thread forked;
-   that of init, if the parent was gone by then; and a thread that called execve is its process's leader
-Never meant to: a write to `tasks` is one decimal number; cpus, schemata and mode take everything and do nothing, they
-and most of info are there to be listed only; no chmod, no rename, no links, no CDP, no pseudo-locking, no read-only
-mount; races, as everything happens one after another; assignable counters (AMD), MPAM (arm64).
+ * statfs's f_type; /proc/PID/cpu_resctrl_groups (ask the control socket); mount options, a second
+   mount
+ * of what was removed and is still open: fstat (ESTALE; the kernel: as ever), anything relative to
+   a directory (ESTALE; the kernel: ENOENT)
+ * tasks' groups come from /proc, at the next look: of the leader of the parent's process, whichever
+   thread forked; that of init, if the parent was gone by then; and a thread that called execve is
+   its process's leader
+Never meant to: a write to `tasks` is one decimal number; cpus, schemata and mode take everything
+and do nothing, they and most of info are there to be listed only; no chmod, no rename, no links, no
+CDP, no pseudo-locking, no read-only mount; races, as everything happens one after another;
+assignable counters (AMD), MPAM (arm64).
 """
 
 from __future__ import annotations
@@ -33,23 +37,41 @@ from tests.resctrlfs.places import SUBTYPE
 
 ENDED_BY_SIGNAL = 8
 """fuse_main(3)'s result for it."""
-LOCKED = ("getattr", "opendir", "readdir", "releasedir", "mkdir", "rmdir", "unlink", "open", "release", "read", "write")
+LOCKED = (
+    "getattr",
+    "opendir",
+    "readdir",
+    "releasedir",
+    "mkdir",
+    "rmdir",
+    "unlink",
+    "open",
+    "release",
+    "read",
+    "write",
+)
 
 
 @dataclass
 class OpenFile:
-    """An open file or directory. `text` is what the first read saw: as in a seq_file, the later ones go on with it."""
+    """An open file or directory.
+
+    `text` is what the first read saw: as in a seq_file, the later ones go on with it.
+    """
 
     node: ModelFile
     text: bytes = b""
 
 
 class ResctrlOperations:
-    """What mfusepy calls. Not derived from mfusepy.Operations: only what is here is to be announced to libfuse."""
+    """What mfusepy calls.
+
+    Not derived from mfusepy.Operations: only what is here is to be announced to libfuse.
+    """
 
     use_ns = True
-    # Descriptors of a removed group have no path any more, but must still be answered (with ENODEV). With this no
-    # descriptor's path is given.
+    # Descriptors of a removed group have no path any more, but must still be answered (with
+    # ENODEV). With this no descriptor's path is given.
     flag_nopath = True
     flag_nullpath_ok = True
 
@@ -80,7 +102,12 @@ class ResctrlOperations:
             attr = self.model.attr(self._file(fh).node)
         else:
             attr = self.model.getattr(path)
-        shown = {"st_mode": attr.mode, "st_nlink": attr.nlink, "st_ino": attr.ino, "st_blksize": 4096}
+        shown = {
+            "st_mode": attr.mode,
+            "st_nlink": attr.nlink,
+            "st_ino": attr.ino,
+            "st_blksize": 4096,
+        }
         return {**shown, "st_ctime": self.model.mounted_at}
 
     def opendir(self, path: str) -> int:
@@ -92,7 +119,9 @@ class ResctrlOperations:
         here = self.model.attr(node)
         # An entry without inode number would be skipped by readdir(3).
         attrs = {".": here, "..": here, **names}
-        return [(name, {"st_mode": attr.mode, "st_ino": attr.ino}, 0) for name, attr in attrs.items()]
+        return [
+            (name, {"st_mode": attr.mode, "st_ino": attr.ino}, 0) for name, attr in attrs.items()
+        ]
 
     def releasedir(self, _: str | None, fh: int) -> int:
         del self._files[fh]
@@ -156,7 +185,9 @@ class ResctrlOperations:
         return look(tid) if tid is not None else Seen(number)
 
     def _logged(self, action: Callable[[], object], event: Event) -> int:
-        """Do it, and have it in the log before the caller learns how it went, which `event` lacks."""
+        """Do it, and have it in the log before the caller learns how it went,
+        which `event` lacks.
+        """
         result = "EINVAL"  # what mfusepy makes of an exception that is no OSError
         try:
             action()
@@ -170,7 +201,10 @@ class ResctrlOperations:
 
 
 def serve(mountpoint: Path, operations: ResctrlOperations) -> None:
-    """Mount, and serve until unmounted or ended by SIGTERM (libfuse unmounts then). Errors: RuntimeError."""
+    """Mount, and serve until unmounted or ended by SIGTERM (libfuse unmounts then).
+
+    Errors: RuntimeError.
+    """
     try:
         mfusepy.FUSE(
             operations,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the model needs to know about tasks: from /proc, in the pid namespace of the server.
 
-Terms are the kernel's: a *tid* names one thread, a *pid* its process (thread group). A starttime is in clock ticks
-since boot.
+Terms are the kernel's: a *tid* names one thread, a *pid* its process (thread group).
+A starttime is in clock ticks since boot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class Task(NamedTuple):
 
     @property
     def parent(self) -> int:
-        """Whom it got its group from at birth. /proc names no forking *thread*: its process's leader counts as that."""
+        """Whom it got its group from at birth. /proc names no forking *thread*:
+        its process's leader counts as that.
+        """
         return self.pid if self.tid != self.pid else self.ppid
 
 
@@ -36,11 +38,15 @@ class Stat(NamedTuple):
 
 
 def read_stat(tid: int) -> Stat | None:
-    """None: no such task. A look at all tasks reads hundreds, and open() would take three times as long as os.open."""
+    """None: no such task.
+
+    A look at all tasks reads hundreds, and open() would take three times as long as os.open.
+    """
     try:
         descriptor = os.open(f"/proc/{tid}/stat", os.O_RDONLY)
         try:
-            text = os.read(descriptor, 4096).decode(errors="surrogateescape")  # a comm may be no UTF-8
+            # A comm may be no UTF-8.
+            text = os.read(descriptor, 4096).decode(errors="surrogateescape")
         finally:
             os.close(descriptor)
     except OSError:
@@ -48,7 +54,12 @@ def read_stat(tid: int) -> Stat | None:
     # The comm is between the first "(" and the last ")": it may itself hold both, and spaces
     head, _, tail = text.rpartition(")")
     fields = tail.split(maxsplit=20)
-    return Stat(comm=head.partition("(")[2], ppid=int(fields[1]), threads=int(fields[17]), starttime=int(fields[19]))
+    return Stat(
+        comm=head.partition("(")[2],
+        ppid=int(fields[1]),
+        threads=int(fields[17]),
+        starttime=int(fields[19]),
+    )
 
 
 class Tasks:
@@ -72,7 +83,9 @@ class Tasks:
         return tasks
 
     def resolve(self, observer: int, number: int) -> int | None:
-        """The tid that `observer` (a tid) calls `number`, in its own pid namespace; None: no such task."""
+        """The tid that `observer` (a tid) calls `number`,
+        in its own pid namespace; None: no such task.
+        """
         namespace = self._namespace_of(observer)
         if namespace == self._namespace:
             return number if read_stat(number) is not None else None
@@ -94,7 +107,9 @@ class Tasks:
             return getattr(self, "_namespace", "")
 
     def _numbers_of(self, tid: int) -> list[int]:
-        """Its number in each pid namespace from ours down to its own (`NSpid` of proc(5)'s status)."""
+        """Its number in each pid namespace from ours down to its own
+        (`NSpid` of proc(5)'s status).
+        """
         try:
             lines = Path(f"/proc/{tid}/status").read_text(errors="surrogateescape").splitlines()
         except OSError:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules: one as it is planned or by chance, all with one preemption, and the shortest that still goes wrong."""
+"""Schedules: one as it is planned or by chance, all with one preemption,
+and the shortest that still goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ from tests.simulator.schedule import ERRNOS, SimulatedRun, Turn, read_turn
 
 
 class Played(NamedTuple):
-    """What came of a schedule. `happened`: as a plan it repeats the schedule. `points`: how many calls there were."""
+    """What came of a schedule.
+
+    `happened`: as a plan it repeats the schedule. `points`: how many calls there were.
+    """
 
     problem: str | None
     happened: list[Turn]
@@ -31,7 +36,10 @@ class Played(NamedTuple):
 
 
 def play(
-    scenario: str, plan: Sequence[Turn] = (), random: Random | None = None, trace: list[str] | None = None
+    scenario: str,
+    plan: Sequence[Turn] = (),
+    random: Random | None = None,
+    trace: list[str] | None = None,
 ) -> Played:
     """Play one schedule of a scenario; `trace`: gets its system calls."""
     options, before, lanes = read_scenario(scenario)
@@ -46,7 +54,12 @@ def play(
             node = SimulatedNode(run, options)
             node.take(before)
             if run.problem is None:
-                run.together(**{str(n): lambda steps=steps: node.take(steps) for n, steps in enumerate(lanes)})
+                run.together(
+                    **{
+                        str(n): lambda steps=steps: node.take(steps)
+                        for n, steps in enumerate(lanes)
+                    }
+                )
                 node.finish()
         except Exception as error:  # noqa: BLE001  whatever it is, it is this schedule's
             run.problem = run.problem or error
@@ -55,7 +68,9 @@ def play(
 
 
 def list_single_events(scenario: str) -> Iterator[list[Turn]]:
-    """Every schedule in which one process is interrupted once, by all of another one, is killed, or a call fails."""
+    """Every schedule in which one process is interrupted once, by all of another one,
+    is killed, or a call fails.
+    """
     lanes = scenario.count("|")
     for first in range(lanes):
         start = [Turn(0, "next", first)]
@@ -67,12 +82,18 @@ def list_single_events(scenario: str) -> Iterator[list[Turn]]:
 
 
 def shrink(scenario: str, plan: list[Turn]) -> list[Turn]:
-    """Leave out what is not needed for something to go wrong: halves first, in the end single events."""
+    """Leave out what is not needed for something to go wrong: halves first,
+    in the end single events.
+    """
     size = len(plan)
     while size:
         shorter = (plan[:at] + plan[at + size :] for at in range(0, len(plan), size))
-        simpler = next((candidate for candidate in shorter if play(scenario, candidate).problem), None)
-        plan, size = (simpler, min(size, len(simpler))) if simpler is not None else (plan, size // 2)
+        simpler = next(
+            (candidate for candidate in shorter if play(scenario, candidate).problem), None
+        )
+        plan, size = (
+            (simpler, min(size, len(simpler))) if simpler is not None else (plan, size // 2)
+        )
     return plan
 
 
@@ -83,7 +104,9 @@ def explore(given: argparse.Namespace) -> int:
     """Play schedules; 1 if something goes wrong in one."""
     if given.plan is not None:
         trace: list[str] = []
-        outcome = play(given.scenario, [read_turn(text) for text in given.plan.split()], trace=trace)
+        outcome = play(
+            given.scenario, [read_turn(text) for text in given.plan.split()], trace=trace
+        )
         print(*trace, outcome.problem or "nothing goes wrong", sep="\n")
         return int(outcome.problem is not None)
     began, count, problems = time.process_time(), 0, 0
@@ -95,12 +118,17 @@ def explore(given: argparse.Namespace) -> int:
         again = f"python3 -m tests.simulator{' --mutant ' + given.mutant if given.mutant else ''}"
         again += f" --scenario {shlex.quote(scenario)}"
         plan = shrink(scenario, outcome.happened)
-        print(*[again + how] if how else [], f"{again} --plan '{' '.join(map(str, plan))}'", sep="\n")
+        print(
+            *[again + how] if how else [], f"{again} --plan '{' '.join(map(str, plan))}'", sep="\n"
+        )
         print(f"  {play(scenario, plan).problem or outcome.problem}", flush=True)
         if problems >= given.most:
             break
     seconds = max(time.process_time() - began, 0.001)
-    print(f"{count} schedules, {problems} problems, {count / seconds:.0f} schedules a second", file=sys.stderr)
+    print(
+        f"{count} schedules, {problems} problems, {count / seconds:.0f} schedules a second",
+        file=sys.stderr,
+    )
     return int(problems > 0)
 
 
@@ -112,4 +140,8 @@ def _play_all(given: argparse.Namespace) -> Iterator[tuple[str, str, Played]]:
             yield scenario, "", play(scenario, plan)
     for seed in range(given.seed, given.seed + given.random):
         for scenario in chosen:
-            yield scenario, f" --seed {seed} --random 1", play(scenario, random=Random(f"{scenario} {seed}"))
+            yield (
+                scenario,
+                f" --seed {seed} --random 1",
+                play(scenario, random=Random(f"{scenario} {seed}")),
+            )

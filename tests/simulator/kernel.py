@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a Linux kernel shows and does besides files: processes, their cgroups, and resctrl's groups.
 
-resctrl is the model of tests.resctrlfs, which is proven equal to the kernel; the tasks and the clock are those of this
-machine. The rest is as measured on a kernel: docs/design.md.
+resctrl is the model of tests.resctrlfs, which is proven equal to the kernel; the tasks and the
+clock are those of this machine. The rest is as measured on a kernel: docs/design.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ Content = Union[bytes, list[str], str]
 
 
 class KernelNode(NamedTuple):
-    """What a path of the kernel's leads to, as pyfakefs' nodes say it. `owner`: the task or group that it goes with."""
+    """What a path of the kernel's leads to, as pyfakefs' nodes say it.
+
+    `owner`: the task or group that it goes with.
+    """
 
     content: Content
     st_ino: int
@@ -43,7 +46,9 @@ class KernelNode(NamedTuple):
 
     @property
     def st_mode(self) -> int:
-        return {list: stat.S_IFDIR | 0o755, bytes: stat.S_IFREG | 0o644, str: stat.S_IFLNK | 0o777}[type(self.content)]
+        return {list: stat.S_IFDIR | 0o755, bytes: stat.S_IFREG | 0o644, str: stat.S_IFLNK | 0o777}[
+            type(self.content)
+        ]
 
     @property
     def st_nlink(self) -> int:
@@ -55,7 +60,9 @@ class KernelNode(NamedTuple):
 
     @property
     def byte_contents(self) -> bytes:
-        return self.content.encode() if isinstance(self.content, str) else bytes(self.content or b"")  # type: ignore[arg-type]
+        return (
+            self.content.encode() if isinstance(self.content, str) else bytes(self.content or b"")
+        )  # type: ignore[arg-type]
 
 
 class KernelTask:
@@ -90,7 +97,8 @@ class SameNumbers(Tasks):
 
 
 class Resctrl(ResctrlModel):
-    """The model, with the tasks of this machine: each gets its group as it begins, as in the kernel.
+    """The model, with the tasks of this machine:
+    each gets its group as it begins, as in the kernel.
 
     `begins`: what an RMID has counted that is used for the first time.
     """
@@ -98,7 +106,9 @@ class Resctrl(ResctrlModel):
     def __init__(self, knobs: Knobs, clock: Callable[[], int]) -> None:
         super().__init__(knobs, SameNumbers(), clock)
         self.begins = dict(COUNTERS)
-        self.counters.domains = {counter.partition("/")[0]: (counter.partition("/")[2],) for counter in COUNTERS}
+        self.counters.domains = {
+            counter.partition("/")[0]: (counter.partition("/")[2],) for counter in COUNTERS
+        }
         self._adopt(0)
 
     def _refresh(self) -> None:
@@ -150,13 +160,23 @@ def above(path: str) -> str:
 class Kernel:
     """`rmids`: how many groups there can be; `limbo`: seconds that an RMID takes to come back.
 
-    `files`: what a path shows instead of what it would (None: nothing). `denied`: the errno of a path that cannot be
-    looked at. `fallen`: the threads that were in the group that was removed last.
+    `files`: what a path shows instead of what it would (None: nothing). `denied`: the
+    errno of a path that cannot be looked at. `fallen`: the threads that were in the
+    group that was removed last.
     """
 
     def __init__(self, rmids: int = 1000, limbo: float = 0.0) -> None:
         self.now = 1000.0
-        knobs = Knobs(rmids + 1, rmids + 1, MOST_CLASSES, 1, 1, perf=False, decay_ms=int(limbo * 1000), limbo_tick_ms=1)
+        knobs = Knobs(
+            rmids + 1,
+            rmids + 1,
+            MOST_CLASSES,
+            1,
+            1,
+            perf=False,
+            decay_ms=int(limbo * 1000),
+            limbo_tick_ms=1,
+        )
         self.resctrl = Resctrl(knobs, lambda: int(self.now * 1e9))
         self.tasks: dict[int, KernelTask] = {}
         self.cgroups: set[str] = {"/"}
@@ -210,7 +230,9 @@ class Kernel:
         self.resctrl.place(tid, task.born, self._find_group(path))
 
     def rename(self, old: str, new: str) -> None:
-        """Another tool gives a mon_group another name, or another ctrl_group, which its tasks are in from then on."""
+        """Another tool gives a mon_group another name, or another ctrl_group,
+        which its tasks are in from then on.
+        """
         group, parent = self._find_group(old), self._find_group(above(new))
         tids = self.resctrl.tids(group)
         assert group.parent is not None
@@ -221,7 +243,9 @@ class Kernel:
             self.move(tid, new)
 
     def set_counter(self, path: str, counter: str, text: str) -> None:
-        """Let a counter of a group say this; of the others it says what it does if nothing is known."""
+        """Let a counter of a group say this; of the others it says what it
+        does if nothing is known.
+        """
         domain, _, event = counter.partition("/")
         events = self.resctrl.counters.domains.get(domain, ())
         if event not in events:
@@ -254,7 +278,11 @@ class Kernel:
     @property
     def groups(self) -> dict[str, Group]:
         """All groups by their paths."""
-        return {_path_of(group): group for group in self.resctrl.groups()} if self.resctrl.mounted else {}
+        return (
+            {_path_of(group): group for group in self.resctrl.groups()}
+            if self.resctrl.mounted
+            else {}
+        )
 
     def mon_groups(self) -> list[str]:
         return [path for path in self.groups if "/mon_groups/" in path]
@@ -312,7 +340,9 @@ class Kernel:
 
     def _find_task(self, tid: int) -> KernelTask | None:
         """The process that has a thread."""
-        return self.tasks.get(tid) or next((task for task in self.tasks.values() if tid in task.threads), None)
+        return self.tasks.get(tid) or next(
+            (task for task in self.tasks.values() if tid in task.threads), None
+        )
 
     # --- Paths
 
@@ -320,7 +350,11 @@ class Kernel:
         """What is there; None: nothing."""
         if path in self.files:
             content = self.files[path]
-            return None if content is None else KernelNode(content, 2, self.groups.get(path.rpartition("/")[0]))
+            return (
+                None
+                if content is None
+                else KernelNode(content, 2, self.groups.get(path.rpartition("/")[0]))
+            )
         names = path.strip("/").split("/")
         if names[0] == "proc":
             return self._look_at_proc(names[1:])
@@ -333,7 +367,11 @@ class Kernel:
         if names == ["thread-self", "children"]:
             return KernelNode(b"", 1, None)
         if first in ("self", "1"):
-            shown: dict[str, Content] = {"": ["ns"], "ns/pid": self.pid_namespace, "cgroup": b"0::/\n"}
+            shown: dict[str, Content] = {
+                "": ["ns"],
+                "ns/pid": self.pid_namespace,
+                "cgroup": b"0::/\n",
+            }
             if self.time_namespace is not None:
                 shown["ns/time"] = self.time_namespace
             shown["uid_map"] = b"         0          0 4294967295\n"
@@ -358,11 +396,17 @@ class Kernel:
         if name.endswith("stat"):
             fields = ["0"] * 20
             fields[:2] = task.state, str(task.parent)
-            fields[11], fields[17], fields[19] = str(task.user_ticks), str(len(task.threads)), str(task.born)
+            fields[11], fields[17], fields[19] = (
+                str(task.user_ticks),
+                str(len(task.threads)),
+                str(task.born),
+            )
             return f"{task.pid} ({task.name}) {' '.join(fields)}\n".encode()
         if name.endswith("/children"):
             return " ".join(
-                str(child.pid) for child in self.tasks.values() if str(child.parent) == name.split("/")[1]
+                str(child.pid)
+                for child in self.tasks.values()
+                if str(child.parent) == name.split("/")[1]
             ).encode()
         return None
 
@@ -373,19 +417,31 @@ class Kernel:
             node = self.resctrl.resolve(path[len(RESCTRL) :])
         except OSError:
             return None
-        content = self.resctrl.list_names(node) if node.is_dir else self.resctrl.read_node(node).encode()
-        return KernelNode(content, self.resctrl.identify(ModelFile(node.group, "", True)), node.group, self.mounts)
+        content = (
+            self.resctrl.list_names(node) if node.is_dir else self.resctrl.read_node(node).encode()
+        )
+        return KernelNode(
+            content, self.resctrl.identify(ModelFile(node.group, "", True)), node.group, self.mounts
+        )
 
     def _look_at_cgroup(self, path: str) -> KernelNode | None:
         at = path[len(ROOT_CGROUP) :] or "/"
         if at in self.cgroups:
-            below = [cgroup for cgroup in self.cgroups if cgroup != "/" and cgroup.rpartition("/")[0] == at.rstrip("/")]
-            return KernelNode([*(cgroup.rpartition("/")[2] for cgroup in below), "cgroup.threads"], 1, None)
+            below = [
+                cgroup
+                for cgroup in self.cgroups
+                if cgroup != "/" and cgroup.rpartition("/")[0] == at.rstrip("/")
+            ]
+            return KernelNode(
+                [*(cgroup.rpartition("/")[2] for cgroup in below), "cgroup.threads"], 1, None
+            )
         at, _, name = at.rpartition("/")
         if name != "cgroup.threads" or (at or "/") not in self.cgroups:
             return None
         inside = [task for task in self.tasks.values() if task.cgroup() == (at or "/")]
-        return KernelNode(b"".join(b"%d\n" % tid for task in inside for tid in task.threads), 1, None)
+        return KernelNode(
+            b"".join(b"%d\n" % tid for task in inside for tid in task.threads), 1, None
+        )
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine below hook.system: in place of `posix`, `fcntl`, `select`, `_signal`, `_socket` and the clocks.
+"""A machine below hook.system: in place of `posix`, `fcntl`, `select`, `_signal`,
+`_socket` and the clocks.
 
-Plain files are nodes of pyfakefs' FakeFilesystem, without its path resolution, which takes thirty times as long. The
-kernel's files are by `kernel`.
+Plain files are nodes of pyfakefs' FakeFilesystem, without its path resolution, which takes thirty
+times as long. The kernel's files are by `kernel`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class EndlessCalls(BaseException):
 
 
 class Caller:
-    """The process that makes the system calls: what it is given, what it says, and what it has open."""
+    """The process that makes the system calls: what it is given, what it says,
+    and what it has open.
+    """
 
     def __init__(self, stdin: bytes = b"") -> None:
         self.stdin = stdin
@@ -73,9 +76,10 @@ class OpenDescription:
 class SimulatedMachine:
     """`changes` are the calls that changed something, each as its name and path.
 
-    `refusals`: errnos, by call (`put`: a write to `tasks`; `mkdir` and `rmdir`: of groups). `before_put` is done once,
-    when a task is about to be moved. `room`: the blocks and files that the file system of RUN still has; None: enough.
-    `full`: files on a full disk, of whose next write a part fits.
+    `refusals`: errnos, by call (`put`: a write to `tasks`; `mkdir` and `rmdir`: of groups).
+    `before_put` is done once, when a task is about to be moved. `room`: the blocks and files that
+    the file system of RUN still has; None: enough. `full`: files on a full disk, of whose next
+    write a part fits.
     """
 
     def __init__(self, fs: FakeFilesystem | None = None, kernel: Kernel | None = None) -> None:
@@ -103,7 +107,9 @@ class SimulatedMachine:
 
     @contextmanager
     def installed(self, system: ModuleType) -> Iterator[SimulatedMachine]:
-        """Let hook.system, or a copy of it, work on this machine; and `os` of what reads records."""
+        """Let hook.system, or a copy of it, work on this machine;
+        and `os` of what reads records.
+        """
 
         def now(*_: object) -> float:
             return self.kernel.now
@@ -128,7 +134,9 @@ class SimulatedMachine:
             "process_id": lambda: 4711,
         }  # fmt: skip
         poll = SimpleNamespace(register=ignore, poll=lambda *_: [(0, 0xFF)])
-        socket = SimpleNamespace(connect=ignore, close=ignore, setblocking=ignore, settimeout=ignore, send=log)
+        socket = SimpleNamespace(
+            connect=ignore, close=ignore, setblocking=ignore, settimeout=ignore, send=log
+        )
         modules = {
             "select": SimpleNamespace(poll=lambda: poll, POLLIN=1, POLLOUT=4),
             "_signal": SimpleNamespace(
@@ -140,7 +148,8 @@ class SimulatedMachine:
             ),
         }  # fmt: skip
         with ExitStack() as stack:
-            stack.enter_context(patch.object(helpers, "USER_ID", 0))  # hooks run as root, the tests need not
+            # Hooks run as root, the tests need not.
+            stack.enter_context(patch.object(helpers, "USER_ID", 0))
             stack.enter_context(patch.dict(vars(system), of_system))
             stack.enter_context(patch.dict(sys.modules, modules))
             if "hook.node.records" in sys.modules:
@@ -148,11 +157,16 @@ class SimulatedMachine:
             yield self
 
     def limit(self, blocks: int, files: int) -> None:
-        """Give the file system of RUN so many blocks of 4 KiB and files, of which none is in use yet."""
+        """Give the file system of RUN so many blocks of 4 KiB and files,
+        of which none is in use yet.
+        """
         self.room, self._size = [blocks, files], [blocks, files]
 
     def add(self, path: str, content: bytes) -> str:
-        """A file, with the directories above it; of the kernel's, what it shows from now on. Returns its path."""
+        """A file, with the directories above it; of the kernel's, what it shows from now on.
+
+        Returns its path.
+        """
         if path.startswith(tuple(f"{mount}/" for mount in _MOUNTS)):
             self.kernel.files[path] = content
         else:
@@ -166,7 +180,9 @@ class SimulatedMachine:
             self.fs.remove_object(path)
 
     def files(self, top: str = RUN) -> dict[str, bytes | str]:
-        """What is below a directory: the content of files, the targets of links, and of an empty directory nothing."""
+        """What is below a directory: the content of files, the targets of links,
+        and of an empty directory nothing.
+        """
         node = self._find(top).node
         return dict(_below(top.rstrip("/"), node)) if isinstance(node, FakeFile) else {}
 
@@ -180,7 +196,9 @@ class SimulatedMachine:
     # --- What another kind of machine does otherwise
 
     def at_call(self, name: str, path: str) -> None:
-        """Each system call begins with this; those on stdin and stderr, and a sleep, have no path."""
+        """Each system call begins with this; those on stdin and stderr,
+        and a sleep, have no path.
+        """
         self.caller.calls += 1
         if self.caller.calls > MOST_CALLS:
             raise EndlessCalls(f"{self.caller.calls} system calls")
@@ -259,7 +277,9 @@ class SimulatedMachine:
         return bytes(node.byte_contents or b"")[file.offset - size : file.offset]
 
     def pread(self, descriptor: int, size: int, offset: int) -> bytes:
-        return bytes(self._use("pread", descriptor).node.byte_contents or b"")[offset : offset + size]
+        return bytes(self._use("pread", descriptor).node.byte_contents or b"")[
+            offset : offset + size
+        ]
 
     def write(self, descriptor: int, data: bytes) -> int:
         if descriptor == 2:
@@ -294,7 +314,9 @@ class SimulatedMachine:
     def lseek(self, descriptor: int, offset: int, _whence: int) -> int:
         return self._use("lseek", descriptor).offset + offset
 
-    def stat(self, path: bytes | str, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> Any:  # noqa: ANN401
+    def stat(
+        self, path: bytes | str, *, dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> Any:  # noqa: ANN401
         return _present(self._enter("stat", path, dir_fd, follow=follow_symlinks))
 
     def fstat(self, descriptor: int) -> Any:  # noqa: ANN401  a node knows what stat(2) tells
@@ -319,7 +341,9 @@ class SimulatedMachine:
             return
         node = _present(place)
         if not isinstance(node, FakeDirectory) or node.entries:
-            raise make_error(errno.ENOTEMPTY if isinstance(node, FakeDirectory) else errno.ENOTDIR, path)
+            raise make_error(
+                errno.ENOTEMPTY if isinstance(node, FakeDirectory) else errno.ENOTDIR, path
+            )
         self._remove(place, "rmdir")
 
     def unlink(self, path: bytes, *, dir_fd: int | None = None) -> None:
@@ -328,7 +352,9 @@ class SimulatedMachine:
             raise make_error(errno.EISDIR, path)
         self._remove(place, "unlink")
 
-    def rename(self, source: bytes, target: bytes, *, src_dir_fd: int | None, dst_dir_fd: int | None) -> None:
+    def rename(
+        self, source: bytes, target: bytes, *, src_dir_fd: int | None, dst_dir_fd: int | None
+    ) -> None:
         old = self._enter("rename", source, src_dir_fd)
         new = self._find(target, dst_dir_fd)
         node = _present(old)
@@ -336,7 +362,9 @@ class SimulatedMachine:
         assert new.parent is not None
         if new.node is not None:
             if isinstance(node, FakeDirectory) != isinstance(new.node, FakeDirectory):
-                raise make_error(errno.EISDIR if isinstance(new.node, FakeDirectory) else errno.ENOTDIR, target)
+                raise make_error(
+                    errno.EISDIR if isinstance(new.node, FakeDirectory) else errno.ENOTDIR, target
+                )
             if isinstance(new.node, FakeDirectory) and new.node.entries:
                 raise make_error(errno.ENOTEMPTY, target)
             self._take_room(new.path, -_count_blocks(new.node), -1)
@@ -346,7 +374,15 @@ class SimulatedMachine:
         old.parent.st_mtime = self.kernel.now
         self.changed("rename", old.path)
 
-    def link(self, source: bytes, target: bytes, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
+    def link(
+        self,
+        source: bytes,
+        target: bytes,
+        *,
+        src_dir_fd: int,
+        dst_dir_fd: int,
+        follow_symlinks: bool,
+    ) -> None:
         old = self._enter("link", source, src_dir_fd, follow=follow_symlinks)
         new = self._find(target, dst_dir_fd)
         node = _present(old)
@@ -379,7 +415,9 @@ class SimulatedMachine:
         """As of the file system of RUN."""
         (blocks, files), (bfree, ffree) = self._size, self.room or (0, 0)
         names = {"f_blocks": blocks, "f_bfree": bfree, "f_bavail": bfree}
-        return SimpleNamespace(f_frsize=_BLOCK, **names, f_files=files, f_ffree=ffree, f_favail=ffree)
+        return SimpleNamespace(
+            f_frsize=_BLOCK, **names, f_files=files, f_ffree=ffree, f_favail=ffree
+        )
 
     def umask(self, _mask: int) -> int:
         return 0o022
@@ -390,7 +428,9 @@ class SimulatedMachine:
     # --- fcntl, signals and clocks
 
     def flock(self, descriptor: int, how: int) -> None:
-        """An exclusive lock of an open file description, as flock(2) gives it; an alarm ends the wait."""
+        """An exclusive lock of an open file description, as flock(2) gives it;
+        an alarm ends the wait.
+        """
         file = self._use("flock", descriptor)
         ino = file.node.st_ino
         while self.file_locks.get(ino, file) is not file:
@@ -398,7 +438,11 @@ class SimulatedMachine:
                 raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             caller = self.caller
             self.wait(lambda: ino not in self.file_locks, caller.alarm)
-            if ino in self.file_locks and self.kernel.now >= caller.alarm and caller.on_alarm is not None:
+            if (
+                ino in self.file_locks
+                and self.kernel.now >= caller.alarm
+                and caller.on_alarm is not None
+            ):
                 caller.on_alarm(14, None)
         self.file_locks[ino] = file
 
@@ -425,7 +469,9 @@ class SimulatedMachine:
         self.at_call(call, file.path)
         return file
 
-    def _enter(self, call: str, path: bytes | str, dir_fd: int | None, *, follow: bool = False) -> Place:
+    def _enter(
+        self, call: str, path: bytes | str, dir_fd: int | None, *, follow: bool = False
+    ) -> Place:
         """Where a path leads, at the same time."""
         text = os.fsdecode(path)
         is_whole = dir_fd is None or text.startswith("/")
@@ -481,8 +527,12 @@ class SimulatedMachine:
         node.st_ctime = node.st_mtime = self.kernel.now
         self.changed("write", path)
 
-    def _find(self, path: bytes | str, dir_fd: int | None = None, *, follow: bool = False, links: int = 0) -> Place:
-        """Where a path leads, as in path_resolution(7); `follow`: through a link in its last component, too."""
+    def _find(
+        self, path: bytes | str, dir_fd: int | None = None, *, follow: bool = False, links: int = 0
+    ) -> Place:
+        """Where a path leads, as in path_resolution(7); `follow`:
+        through a link in its last component, too.
+        """
         text = os.fsdecode(path)
         if "\0" in text:
             raise ValueError("embedded null byte")

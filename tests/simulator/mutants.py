@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class BrokenRule(NamedTuple):
-    """What is broken: in the one module that has each of the old texts once, they become the new ones.
+    """What is broken: in the one module that has each of the old texts once,
+    they become the new ones.
 
     `scenario`: one in which the oracle sees it.
     """
@@ -27,7 +28,9 @@ _LOOKS_AGAIN = "_find(diagnose_key(survey, action.key, locked.state, action.cont
 
 def _skip_second_look(what: str, verb: str, scenario: str) -> BrokenRule:
     blind = f'action if action.verb == "{verb}" else {_LOOKS_AGAIN}'
-    return BrokenRule(f"reconcile does not look again whether {what}", scenario, {_LOOKS_AGAIN: blind})
+    return BrokenRule(
+        f"reconcile does not look again whether {what}", scenario, {_LOOKS_AGAIN: blind}
+    )
 
 
 _TAKES_LOCK = "system.try_flock(descriptor) or _wait_for(descriptor, deadline)"
@@ -35,10 +38,13 @@ _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
 _MAKES_GROUP = "    is_made = context.resctrl.make(path)\n"
 _COMMITS = "cannot leak.\n    locked.commit(after)\n"
-_WRITES_LINES = "        left = ending.write_lines(context.run, after.key, life_end.list_owed(after))\n"
+_WRITES_LINES = (
+    "        left = ending.write_lines(context.run, after.key, life_end.list_owed(after))\n"
+)
 _WRITES_LATER = "        owing, left = after, []\n"
 _WRITES_NOW = (
-    "    if 'owing' in locals():\n        ending.write_lines(context.run, owing.key, life_end.list_owed(owing))\n"
+    "    if 'owing' in locals():\n        ending.write_lines(context.run, owing.key, "
+    "life_end.list_owed(owing))\n"
 )
 _SAVES = "    is_forgotten = kept is None or not _save(context, locked, kept, removed)\n"
 MUTANTS = {

@@ -32,11 +32,13 @@ _WITHOUT_CONTAINER = "cBCFjnqrRtgXhHYUz"
 
 
 class ContainerLife:
-    """One start of a container; `pids`: its init first. `is_member`: its createRuntime has succeeded.
+    """One start of a container; `pids`: its init first.
 
-    `is_forked`: it came into the group of a job as a member's child. `is_out`, `is_lost`, `is_unindexed`: another tool
-    has taken it out of its group, its record, or the index; `taker`: the group of another tool that its processes, but
-    those that entered later, are in;
+    `is_member`: its createRuntime has succeeded.
+
+    `is_forked`: it came into the group of a job as a member's child. `is_out`, `is_lost`,
+    `is_unindexed`: another tool has taken it out of its group, its record, or the index; `taker`:
+    the group of another tool that its processes, but those that entered later, are in;
     `was_interrupted`: its createRuntime was killed; `is_stopped`: its poststop has come to its end.
     """
 
@@ -52,7 +54,9 @@ class ContainerLife:
         self.ctrl_group = ctrl_group
         self.is_alive = True
         self.is_stopped = False
-        self.is_member = self.is_out = self.is_lost = self.is_unindexed = self.was_interrupted = False
+        self.is_member = self.is_out = self.is_lost = self.is_unindexed = self.was_interrupted = (
+            False
+        )
         self.is_forked = False
         self.taker: str | None = None
         self.taken: list[int] = []
@@ -86,7 +90,9 @@ def name_job(key: str) -> dict[str, str]:
 
 
 class QuietRepairs(reconcile.Repairs):
-    """Without the sums and the rotation of the history, which open files of the real system: they have tests."""
+    """Without the sums and the rotation of the history,
+    which open files of the real system: they have tests.
+    """
 
     def keep_sums(self, *_: object) -> None:
         pass
@@ -98,11 +104,10 @@ class QuietRepairs(reconcile.Repairs):
 class SimulatedNode:
     """A node with its containers.
 
-    `strangers`: tasks of no container; `ghosts`: they outlive an init;
-    `released`: of a job that was.
-    `is_damaged`: another program has damaged records; `is_off`: an administrator has taken the hook off. `spent`: the
-    joules that each key's groups have counted. `filled`: the keys with members; `emptied_by`: by key, what has
-    taken out the last one.
+    `strangers`: tasks of no container; `ghosts`: they outlive an init; `released`: of a job that
+    was. `is_damaged`: another program has damaged records; `is_off`: an administrator has taken the
+    hook off. `spent`: the joules that each key's groups have counted. `filled`: the keys with
+    members; `emptied_by`: by key, what has taken out the last one.
     """
 
     def __init__(self, run: SimulatedRun, options: dict[str, Any]) -> None:
@@ -132,7 +137,9 @@ class SimulatedNode:
                 STEPS[letter](self, int(number or 1), group, int(like) if like else None)
 
     def finish(self) -> None:
-        """All is quiet for a while, and reconcile runs; then there must be nothing left. Raises Violation.
+        """All is quiet for a while, and reconcile runs; then there must be nothing left.
+
+        Raises Violation.
 
         Nor is there anything left to do: reconcile runs twice.
         """
@@ -145,7 +152,9 @@ class SimulatedNode:
             expect(not life.error, life.what, life.error)
         for container in self.lives:
             path = (
-                self.kernel.group_of(container.pid) if isinstance(container, JobProcess) and container.is_alive else ""
+                self.kernel.group_of(container.pid)
+                if isinstance(container, JobProcess) and container.is_alive
+                else ""
             )
             if (
                 not container.is_member and OURS in path
@@ -156,9 +165,16 @@ class SimulatedNode:
         except Violation as problem:
             raise Violation(f"in the end {problem}") from None
         assert isinstance(second.result, reconcile.Repairs)
-        done = [str(outcome.action) for outcome in second.result.outcomes if outcome.problem is None]
+        done = [
+            str(outcome.action) for outcome in second.result.outcomes if outcome.problem is None
+        ]
         again = [line for line in second.result.left if "cannot end" in line]
-        expect(not done + again, "a second reconcile still finds something to do or to say:", *done, *again)
+        expect(
+            not done + again,
+            "a second reconcile still finds something to do or to say:",
+            *done,
+            *again,
+        )
 
     def find(self, number: int) -> ContainerLife:
         """The last life of a container."""
@@ -166,7 +182,9 @@ class SimulatedNode:
 
     def is_over(self, key: str) -> bool:
         """Whether the last member left a key by its own poststop, or as its job was released."""
-        return key not in self.filled and self.emptied_by.get(key, "").startswith(("poststop", "release"))
+        return key not in self.filled and self.emptied_by.get(key, "").startswith(
+            ("poststop", "release")
+        )
 
     def is_in_group(self, container: ContainerLife) -> bool:
         return self.kernel.group_of(container.pid) == container.group
@@ -180,12 +198,16 @@ class SimulatedNode:
     # --- Steps of the hook and its tools
 
     def create(self, number: int, group: str | None, like: int | None) -> None:
-        """createRuntime of a container that begins now; `like`: with the pid of another one, which has ended."""
+        """createRuntime of a container that begins now; `like`:
+        with the pid of another one, which has ended.
+        """
         self.begin(number, group, self.find(like).pid if like is not None else None)
         self.create_again(number)
 
     def create_moved(self, number: int, group: str | None, *_: object) -> None:
-        """createRuntime of a container that another tool moves to this ctrl_group just before the next put."""
+        """createRuntime of a container that another tool moves to this ctrl_group
+        just before the next put.
+        """
         self.begin(number)
         self.run.before_put = lambda: self.move(number, group)
         self.create_again(number)
@@ -201,7 +223,9 @@ class SimulatedNode:
         life = self._call(f"createRuntime of {number}", container, "created")
         container.was_interrupted = life.is_killed or not container.is_alive
         container.is_member = life.result == 0 and not life.is_killed
-        is_fine = container.is_member or container.was_interrupted or life.had_fault or self._may_fail()
+        is_fine = (
+            container.is_member or container.was_interrupted or life.had_fault or self._may_fail()
+        )
         expect(is_fine, life.what, "failed:", life.caller.stderr.decode())
         if container.is_member and container.is_alive:
             self.run.after_change("put", RESCTRL)
@@ -220,7 +244,9 @@ class SimulatedNode:
         is_over = all(other.is_stopped for other in self.lives if other.key == container.key)
         is_there = container.group in self.kernel.groups
         is_left = is_there and is_over and not (may_stay or self._may_fail() or self.run.has_errno)
-        expect(not is_left, "after", life.what, "the last one of its key,", container.group, "is left")
+        expect(
+            not is_left, "after", life.what, "the last one of its key,", container.group, "is left"
+        )
 
     def assign(self, number: int, group: str | None, *_: object) -> None:
         """A process begins, and `assign` puts it into the job."""
@@ -228,7 +254,9 @@ class SimulatedNode:
         self.assign_again(number, JOB)
 
     def begin_process(self, number: int, group: str | None = None, like: int | None = None) -> None:
-        """A process begins that no command has put into a job; `like`: it is the init of this container."""
+        """A process begins that no command has put into a job; `like`:
+        it is the init of this container.
+        """
         if like is None:
             process = self.begin(number, group, kind=JobProcess)
         else:
@@ -251,8 +279,11 @@ class SimulatedNode:
             task.parent = former.pid
             self.kernel.move(child.pid, self.kernel.group_of(former.pid))
 
-    def assign_again(self, number: int, key: str | None, other: int | None = None, *, verb: str = "assign") -> bool:
-        """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed.
+    def assign_again(
+        self, number: int, key: str | None, other: int | None = None, *, verb: str = "assign"
+    ) -> bool:
+        """`assign` puts a process into this job, or fails, so that reconcile does;
+        returns whether it was killed.
 
         `other`: a process that the same call is to put there, after this one.
         """
@@ -262,7 +293,9 @@ class SimulatedNode:
             verb,
             key,
             pids,
-            lambda context, found: jobs.assign(context, key, dict.fromkeys(pids, ""), name_job(key), found),
+            lambda context, found: jobs.assign(
+                context, key, dict.fromkeys(pids, ""), name_job(key), found
+            ),
         )
         has_joined = life.result == key and not life.is_killed
         is_refused = isinstance(life.result, HookError) and life.result.reason == Reason.USAGE
@@ -281,7 +314,14 @@ class SimulatedNode:
         process.was_interrupted = not process.is_member and (
             is_over or life.had_fault
         )  # which may have cost its record
-        is_fine = has_joined or is_refused or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
+        is_fine = (
+            has_joined
+            or is_refused
+            or life.is_killed
+            or life.had_fault
+            or self._may_fail()
+            or self.is_damaged
+        )
         are_there = process.is_alive and (other is None or self.find(other).is_alive)
         expect(is_fine or not are_there, life.what, "failed:", life.result)
         if process.is_member and process.is_alive:
@@ -292,7 +332,9 @@ class SimulatedNode:
         return life.is_killed
 
     def run_job(self, number: int, *_: object) -> None:
-        """A process begins as `run`, and ends where that is killed; where that fails, it executes its command."""
+        """A process begins as `run`, and ends where that is killed; where that fails,
+        it executes its command.
+        """
         self.begin_process(number)
         if self.assign_again(number, JOB, verb="run"):
             self.end(number)
@@ -310,7 +352,9 @@ class SimulatedNode:
         process.is_member, process.is_forked, process.was_interrupted = False, False, True
         self.released.update(process.pids)
 
-    def _live_of_job(self, verb: str, key: str, pids: list[int], act: Callable[..., object]) -> SimulatedProcess:
+    def _live_of_job(
+        self, verb: str, key: str, pids: list[int], act: Callable[..., object]
+    ) -> SimulatedProcess:
         """Let a command for jobs live; an error that it would print is its result."""
 
         def body() -> object:
@@ -330,12 +374,18 @@ class SimulatedNode:
         self._live(self._make_reconcile(self.options))
 
     def _make_reconcile(self, given: dict[str, Any]) -> SimulatedProcess:
-        return SimulatedProcess("reconcile", lambda: reconcile.repair(Options(**given), repairs=QuietRepairs()))
+        return SimulatedProcess(
+            "reconcile", lambda: reconcile.repair(Options(**given), repairs=QuietRepairs())
+        )
 
     def uninstall(self, *_: object) -> None:
         """An administrator takes the hook off: all keys end, also those with live members."""
         self.is_off = self.run.may_fail = True
-        self._live(SimulatedProcess("uninstall", lambda: reconcile.end_all_keys(Options(**self._without_history()))))
+        self._live(
+            SimulatedProcess(
+                "uninstall", lambda: reconcile.end_all_keys(Options(**self._without_history()))
+            )
+        )
 
     def _without_history(self) -> dict[str, Any]:
         return {name: value for name, value in self.options.items() if name != "history"}
@@ -364,12 +414,17 @@ class SimulatedNode:
         """Its processes end."""
         container = self.find(number)
         for life in self.lives:
-            life.is_alive = life.is_alive and (life.pid, life.born) != (container.pid, container.born)
+            life.is_alive = life.is_alive and (life.pid, life.born) != (
+                container.pid,
+                container.born,
+            )
         for pid in container.pids:
             self.kernel.die(pid)
 
     def pass_number_on(self, number: int, *_: object) -> None:
-        """Its process ends, and a process of nothing on record, in no group, begins with its pid."""
+        """Its process ends, and a process of nothing on record, in no group,
+        begins with its pid.
+        """
         container = self.find(number)
         if container.is_alive:
             self.end(number)
@@ -412,7 +467,9 @@ class SimulatedNode:
                 self.kernel.rmdir(path)
 
     def remount(self, *_: object) -> None:
-        """resctrl is unmounted and mounted again; ctrl_groups come back, and inodes are the same as before."""
+        """resctrl is unmounted and mounted again; ctrl_groups come back,
+        and inodes are the same as before.
+        """
         classes = [path.rpartition("/")[2] for path in self.kernel.groups if path.count("/") == 4]
         for container in self.lives:
             container.is_out, container.ctrl_group = True, RESCTRL
@@ -438,13 +495,16 @@ class SimulatedNode:
                 self.kernel.mkdir(path)
             container.is_out, container.taker, container.taken = True, path, [*container.pids]
             for pid in container.pids:
-                for place in (path.partition("/mon_groups/")[0], path):  # the kernel takes it from this ctrl_group only
+                # The kernel takes it from this ctrl_group only.
+                for place in (path.partition("/mon_groups/")[0], path):
                     self.kernel.move(pid, place)
 
     def give_back(self, number: int, *_: object) -> None:
         """Another tool removes its own group, so that the tasks in it are in no mon_group."""
         path = self.find(number).taker or ""
-        for container in [container for container in self.lives if path and container.taker == path]:
+        for container in [
+            container for container in self.lives if path and container.taker == path
+        ]:
             container.ctrl_group, container.taker = path.partition("/mon_groups/")[0], None
         if path in self.kernel.groups:
             self.kernel.rmdir(path)
@@ -492,7 +552,11 @@ class SimulatedNode:
     # --- How
 
     def begin(
-        self, number: int, group: str | None = None, pid: int | None = None, kind: type[ContainerLife] = ContainerLife
+        self,
+        number: int,
+        group: str | None = None,
+        pid: int | None = None,
+        kind: type[ContainerLife] = ContainerLife,
     ) -> ContainerLife:
         """A container begins, or a process of this `kind`; no hook has been called yet."""
         container = kind(number, self._find_class(group))
@@ -546,12 +610,18 @@ class SimulatedNode:
         """Let a runtime call the hook."""
         state = self.write_bundle(container, status)
         options = [f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()]
-        stage = "createRuntime" if status == "created" else "hook"  # either does, with such a status
+        # Either does, with such a status.
+        stage = "createRuntime" if status == "created" else "hook"
         words = [stage, "--strict", *options]
-        return self._live(SimulatedProcess(what, lambda: program.dispatch(words), json.dumps(state).encode()))
+        return self._live(
+            SimulatedProcess(what, lambda: program.dispatch(words), json.dumps(state).encode())
+        )
 
     def _live(self, life: SimulatedProcess) -> SimulatedProcess:
-        """Let a process of the program live. Raises Violation if it fails otherwise than the rules allow."""
+        """Let a process of the program live.
+
+        Raises Violation if it fails otherwise than the rules allow.
+        """
         self.run.at_call("start", life.what)
         self.run.live(life)
         stderr = life.caller.stderr.decode()
@@ -575,7 +645,9 @@ STEPS: dict[str, Callable[..., object]] = {
     "F": SimulatedNode.fork_process,
     "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index,
 }  # fmt: skip
-"""A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a ctrl_group, `^` the former
-owner of its pid: `c2@gold` is createRuntime of container 2 in the ctrl_group gold. `j21`, `n21`, `J21` and `q` are of
-the job JOB, `J21@other` of the job other, `J21^22` is of two processes; those of jobs have numbers of their own: 21 and
-up. `B21^9` is the init of container 9 as a process of a job, `F22^21` a child of process 21."""
+"""A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a
+ctrl_group, `^` the former owner of its pid: `c2@gold` is createRuntime of container 2 in the
+ctrl_group gold. `j21`, `n21`, `J21` and `q` are of the job JOB, `J21@other` of the job other,
+`J21^22` is of two processes; those of jobs have numbers of their own: 21 and up. `B21^9` is the
+init of container 9 as a process of a job, `F22^21` a child of process 21.
+"""

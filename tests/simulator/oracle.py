@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold after each step, and what must be left when all is quiet and reconcile has run once."""
+"""What must hold after each step, and what must be left when all is quiet
+and reconcile has run once.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class StepOracle:
         """Look at what this call may have changed."""
         lane = self._node.run.lane
         life = lane.life if lane is not None else self._node.run.life
-        actor, is_faulty = (life.what, life.had_fault) if life is not None else ("other tool", False)
+        actor, is_faulty = (
+            (life.what, life.had_fault) if life is not None else ("other tool", False)
+        )
         try:
             if path.startswith(RESCTRL):
                 if call == "rmdir":
@@ -56,17 +60,29 @@ class StepOracle:
             self._node.run.problem = problem
 
     def _look_at_removal(self, path: str, actor: str, is_faulty: bool) -> None:
-        """No group with a live task is removed, but at the end that the last member's own poststop, or the release of a
-        job, has begun, and as the hook is taken off.
+        """No group with a live task is removed, but at the end that the last member's own poststop,
+        or the release of a job, has begun, and as the hook is taken off.
         """
         fallen = self._kernel.fallen - self._node.strangers - self._node.released
-        may = actor.startswith(("poststop", "uninstall")) or self._node.is_over(path.rpartition("/" + OURS)[2])
+        may = actor.startswith(("poststop", "uninstall")) or self._node.is_over(
+            path.rpartition("/" + OURS)[2]
+        )
         expect(not fallen or may, actor, "removed", path, "with live tasks", fallen)
         state = self._read_state(path.rpartition("/" + OURS)[2])
-        lingers = state is not None and state["completed_at"] is None and state["lingering_since"] is not None
+        lingers = (
+            state is not None
+            and state["completed_at"] is None
+            and state["lingering_since"] is not None
+        )
         is_kept = lingers and self._kernel.now < (state["lingering_until"] or 0.0)
         is_on = is_kept and path in [group["path"] for group in state["groups"]]
-        expect(not is_on or actor != "reconcile" or is_faulty, actor, "removed", path, "whose key lingers")
+        expect(
+            not is_on or actor != "reconcile" or is_faulty,
+            actor,
+            "removed",
+            path,
+            "whose key lingers",
+        )
 
     def _look_at_entry(self, call: str, path: str, actor: str, is_faulty: bool) -> None:
         """A group is on record before it is made, so that it cannot leak.
@@ -75,12 +91,24 @@ class StepOracle:
         """
         key = path.rpartition("/" + OURS)[2]
         state = self._read_state(key)
-        if state is None and any(container.is_lost for container in self._node.lives if container.key == key):
+        if state is None and any(
+            container.is_lost for container in self._node.lives if container.key == key
+        ):
             return
-        group: Any = next((group for group in state["groups"] if group["path"] == path), None) if state else None
+        group: Any = (
+            next((group for group in state["groups"] if group["path"] == path), None)
+            if state
+            else None
+        )
         expect(group or (is_faulty and call == "put"), actor, call, path, "which is on no record")
         if call == "put" and not is_faulty and self._node.options.get("snapshot_ttl") != 0:
-            expect(group["begin"], actor, "put a task into", path, "before its initial counters were saved")
+            expect(
+                group["begin"],
+                actor,
+                "put a task into",
+                path,
+                "before its initial counters were saved",
+            )
         if call == "put" and "history" in self._node.options:
             self._node.spend(path)
 
@@ -88,7 +116,9 @@ class StepOracle:
         """No live member is out of its group by our doing."""
         for member in self._list_members():
             in_their_group = (
-                [pid for pid in member.taken if pid in self._kernel.tasks] if member.taker is not None else []
+                [pid for pid in member.taken if pid in self._kernel.tasks]
+                if member.taker is not None
+                else []
             )
             for pid in in_their_group:
                 expect(
@@ -102,20 +132,39 @@ class StepOracle:
                 )
             if self._node.is_in_group(member):
                 member.is_out = False
-            expect(member.is_out or self._node.is_in_group(member), actor, "took", member, "out of its group")
+            expect(
+                member.is_out or self._node.is_in_group(member),
+                actor,
+                "took",
+                member,
+                "out of its group",
+            )
         for child in self._node.lives:
-            is_kept = not child.is_forked or not child.is_alive or self._node.is_off or self._node.is_in_group(child)
+            is_kept = (
+                not child.is_forked
+                or not child.is_alive
+                or self._node.is_off
+                or self._node.is_in_group(child)
+            )
             expect(is_kept, actor, "took", child, "out of the group that its parent had joined")
 
     def _look_at_records(self, actor: str, is_faulty: bool) -> None:
         """Nor out of its record. And each process is a member of one key."""
         for member in self._node.lives:
             states = map(self._read_state, self._list_keys())
-            keys = [state["key"] for state in states if state is not None and member.is_among(state["members"])]
+            keys = [
+                state["key"]
+                for state in states
+                if state is not None and member.is_among(state["members"])
+            ]
             expect(len(keys) < 2, actor, "made", member, "a member of", *keys)
         for member in self._list_members():
             state = self._read_state(member.key)
-            if state is not None and state["completed_at"] is None and member.is_among(state["members"]):
+            if (
+                state is not None
+                and state["completed_at"] is None
+                and member.is_among(state["members"])
+            ):
                 member.is_lost = False
             elif is_faulty and actor == f"poststop of {member.number}":
                 member.is_lost = member.is_out = True  # its namesake's, which looks the same
@@ -129,8 +178,13 @@ class StepOracle:
                 self._node.filled.add(member.key)
             elif state is not None and member.key in self._node.filled:
                 self._node.filled.discard(member.key)
-                if actor not in [f"createRuntime of {of.number}" for of in self._node.lives if of.key == member.key]:
-                    self._node.emptied_by[member.key] = actor  # else it leaves the key as it was before
+                if actor not in [
+                    f"createRuntime of {of.number}"
+                    for of in self._node.lives
+                    if of.key == member.key
+                ]:
+                    # Else it leaves the key as it was before.
+                    self._node.emptied_by[member.key] = actor
 
     def _look_at_index(self, actor: str) -> None:
         """A live member is in the index, by which its poststop finds it."""
@@ -138,7 +192,9 @@ class StepOracle:
             if self._find(f"{RUN}/members/{member.id}.json") is not None:
                 member.is_unindexed = False
             elif member is self._node.find(member.number):
-                expect(member.is_unindexed or member.is_lost, actor, "took", member, "out of the index")
+                expect(
+                    member.is_unindexed or member.is_lost, actor, "took", member, "out of the index"
+                )
 
     def _list_members(self) -> list[ContainerLife]:
         return [
@@ -177,15 +233,23 @@ def read_json(content: bytes | str) -> Any:  # noqa: ANN401  JSON; None: it is n
 
 
 class LastOracle:
-    """Judges what is left: groups, records, index, failures, views, and files of those that were killed."""
+    """Judges what is left: groups, records, index, failures, views,
+    and files of those that were killed.
+    """
 
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
         self._kernel = node.kernel
         self._files = node.run.files()
-        self._states = {key: state for key, state in self._read("groups").items() if ".unreadable-" not in key}
+        self._states = {
+            key: state for key, state in self._read("groups").items() if ".unreadable-" not in key
+        }
         self._failures = self._read("unmonitored")
-        self._open = {key: state for key, state in self._states.items() if state and state["completed_at"] is None}
+        self._open = {
+            key: state
+            for key, state in self._states.items()
+            if state and state["completed_at"] is None
+        }
         self._living = [container for container in node.lives if container.is_alive]
 
     def judge(self) -> None:
@@ -196,7 +260,9 @@ class LastOracle:
             self._judge_group(path)
         for key, state in self._states.items():
             self._judge_record(key, state)
-        members = {name for state in self._open.values() for name in state["members"] if "@" not in name}
+        members = {
+            name for state in self._open.values() for name in state["members"] if "@" not in name
+        }
         index = set(self._read("members"))
         expect(index == members, "the index is", index, "instead of", members)
         left = {failure for failure in self._failures if not failure.startswith("bad-")} - {
@@ -207,10 +273,17 @@ class LastOracle:
         self._judge_history()
 
     def _judge_container(self, container: ContainerLife) -> None:
-        """It is monitored, or has a failure for want of RMIDs, or its hook was killed before it recorded anything."""
+        """It is monitored, or has a failure for want of RMIDs,
+        or its hook was killed before it recorded anything.
+        """
         state = self._open.get(container.key)
         is_recorded = state is not None and container.is_among(state["members"])
-        if state is not None and is_recorded and state["kind"] == "job" and not self._node.is_damaged:
+        if (
+            state is not None
+            and is_recorded
+            and state["kind"] == "job"
+            and not self._node.is_damaged
+        ):
             expect(
                 state["job_labels"] == {"job": container.key},
                 container,
@@ -218,15 +291,20 @@ class LastOracle:
                 state["job_labels"],
             )
         failure = self._failures.get(container.id)
-        if self._node.is_in_group(container):  # on no record: brought in with a namesake in the same cgroup
+        # On no record: brought in with a namesake in the same cgroup.
+        if self._node.is_in_group(container):
             is_known = is_recorded or container.was_interrupted or self._node.is_off
             expect(is_known, container, "is in its group and on no record")
-            outside = [pid for pid in container.pids if self._kernel.group_of(pid) != container.group]
+            outside = [
+                pid for pid in container.pids if self._kernel.group_of(pid) != container.group
+            ]
             expect(not outside, "of", container, "these are outside its group:", outside)
         elif self._is_of_other_key(container):
             expect(not is_recorded, container, "is on record, and in the group of a job")
         elif failure is not None:
-            is_short = failure["reason"] in ("no_rmids", "rmids_in_limbo") and self._kernel.free() <= 0
+            is_short = (
+                failure["reason"] in ("no_rmids", "rmids_in_limbo") and self._kernel.free() <= 0
+            )
             expect(is_short, container, "is not monitored:", failure)
         elif container.taker is not None:
             expect(
@@ -239,12 +317,21 @@ class LastOracle:
             if self._node.is_off:
                 return
             expect(not container.is_member, container, "was monitored and is not any more")
-            is_counted = f"{RUN}/runs/unrecorded" in self._files  # a second fault has cost its record
-            expect(container.was_interrupted or is_counted, container, "is not monitored, without a reason")
+            # A second fault has cost its record.
+            is_counted = f"{RUN}/runs/unrecorded" in self._files
+            expect(
+                container.was_interrupted or is_counted,
+                container,
+                "is not monitored, without a reason",
+            )
 
     def _is_of_other_key(self, container: ContainerLife) -> bool:
         """Whether its process is a member of another key than its own."""
-        return any(container.is_among(state["members"]) for key, state in self._open.items() if key != container.key)
+        return any(
+            container.is_among(state["members"])
+            for key, state in self._open.items()
+            if key != container.key
+        )
 
     def _judge_group(self, path: str) -> None:
         name = path.rpartition("/")[2]
@@ -262,10 +349,18 @@ class LastOracle:
         expect(tasks - ghosts == pids, path, "has the tasks", tasks, "instead of", pids)
         is_recorded = state is not None and path in [group["path"] for group in state["groups"]]
         expect(is_recorded or ghosts, path, "is on no record")
-        are_known = is_recorded and state is not None and all(member["cgroup"] for member in state["members"].values())
+        are_known = (
+            is_recorded
+            and state is not None
+            and all(member["cgroup"] for member in state["members"].values())
+        )
         strangers = tasks & self._node.strangers if are_known else set()
         expect(not strangers, path, "still has tasks of no container", strangers)
-        expect(pids or ghosts or (state is not None and self._is_used(state)), path, "is left, and in no use")
+        expect(
+            pids or ghosts or (state is not None and self._is_used(state)),
+            path,
+            "is left, and in no use",
+        )
         is_due = state is not None and (state["lingering_until"] or 0.0) <= self._kernel.now
         is_held = is_due and not pids and self._node.is_over(name[len(OURS) :])
         expect(not is_held, path, "is held by what outlived its last poststop:", ghosts)
@@ -276,7 +371,9 @@ class LastOracle:
             return
         expect(not state["recovering"], "the record of", key, "still lacks members")
         dead = [
-            name for name, member in state["members"].items() if not any(life.is_it(member) for life in self._living)
+            name
+            for name, member in state["members"].items()
+            if not any(life.is_it(member) for life in self._living)
         ]
         expect(not dead, "these members of", key, "are dead:", dead)
         tasks = {tid for group in state["groups"] for tid in self._kernel.tids(group["path"])}
@@ -285,7 +382,10 @@ class LastOracle:
     def _is_used(self, state: Any) -> bool:  # noqa: ANN401  JSON
         """Whether a key has members, or lingers, as that of a pod does until its cgroup goes."""
         lingers = state["lingering_since"] is not None
-        is_there = state["kind"] != "pod" or (state["cgroup"] or "").partition(":")[2] in self._kernel.cgroups
+        is_there = (
+            state["kind"] != "pod"
+            or (state["cgroup"] or "").partition(":")[2] in self._kernel.cgroups
+        )
         return bool(state["members"] or (lingers and is_there))
 
     def _judge_files(self) -> None:
@@ -297,11 +397,17 @@ class LastOracle:
             expect(not (is_ours or is_free), path, "is left")
 
     def _judge_history(self) -> None:
-        """The lines of a key that has ended add up to what it used; of lines with one ID the last counts."""
+        """The lines of a key that has ended add up to what it used;
+        of lines with one ID the last counts.
+        """
         if "history" not in self._node.options:
             return
         text = self._node.run.files("/var/log").get(HISTORY, b"")
-        records = [read_json(line) for line in bytes(text).splitlines()] if isinstance(text, bytes) else []
+        records = (
+            [read_json(line) for line in bytes(text).splitlines()]
+            if isinstance(text, bytes)
+            else []
+        )
         lines = {line["id"]: line for line in records if line is not None}.values()
         owed = {key: state["owed"]["lines"] for key, state in self._states.items() if state["owed"]}
         expect(not owed, "these keys still owe lines of the history:", owed)
@@ -309,12 +415,30 @@ class LastOracle:
         for key, truth in self._node.spent.items():
             of_key = [line for line in lines if line["key"] == key]
             known = sum(line["use"].get("core_energy", 0.0) for line in of_key)
-            is_whole = not (is_disturbed or key in self._open or any(line["unknown"] for line in of_key))
-            expect(known <= truth, "the history says that", key, "used", known, "J instead of", truth)
-            expect(known == truth or not is_whole, "the history has", known, "J of", key, "instead of", truth)
+            is_whole = not (
+                is_disturbed or key in self._open or any(line["unknown"] for line in of_key)
+            )
+            expect(
+                known <= truth, "the history says that", key, "used", known, "J instead of", truth
+            )
+            expect(
+                known == truth or not is_whole,
+                "the history has",
+                known,
+                "J of",
+                key,
+                "instead of",
+                truth,
+            )
 
     def _read(self, part: str) -> dict[str, Any]:
         """The records of a kind, by name."""
         top = f"{RUN}/{part}/"
-        files = {path[len(top) :]: text for path, text in self._files.items() if path.startswith(top)}
-        return {name.removesuffix(".json"): read_json(text) for name, text in files.items() if name and name[0] != "."}
+        files = {
+            path[len(top) :]: text for path, text in self._files.items() if path.startswith(top)
+        }
+        return {
+            name.removesuffix(".json"): read_json(text)
+            for name, text in files.items()
+            if name and name[0] != "."
+        }

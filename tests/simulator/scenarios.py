@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What begins beside what: `[OPTION=VALUE ...;] STEPS before | STEPS | STEPS ...`, the last ones each in a lane.
+"""What begins beside what: `[OPTION=VALUE ...;] STEPS before | STEPS | STEPS ...`,
+the last ones each in a lane.
 
-Steps: tests.simulator.node.STEPS. `rmids`, `limbo` and `shows_groups` are of the kernel, `history=1` means
-oracle.HISTORY, others are options of hooks and reconcile.
+Steps: tests.simulator.node.STEPS. `rmids`, `limbo` and `shows_groups` are of the kernel,
+`history=1` means oracle.HISTORY, others are options of hooks and reconcile.
 """
 
 from __future__ import annotations
@@ -193,7 +194,8 @@ SCENARIOS = (
     "rmids=1; c9 j21 | J21@other | d9 r | r",
     "history=1 rmids=1; c9 n21 | d9 r | d21 r",
     "rmids=1; c9 j21 d21 | r | n22",
-    # a process is of one key, by whichever call it comes in; what was in a group before a call that failed stays there
+    # a process is of one key, by whichever call it comes in;
+    # what was in a group before a call that failed stays there
     "rmids=2; c1 c5 c9 p5 B21^9 J21 | p1 | r",
     "rmids=2 shows_groups=0; c1 c5 c9 p5 B21^9 J21 | p1 | r",
     "rmids=2; c1 c5 c9 p5 B21^9 | J21 | p1 r",
@@ -215,4 +217,8 @@ def read_scenario(text: str) -> tuple[dict[str, Any], str, list[str]]:
     """Its options, the steps before, and those of each lane."""
     head, _, steps = text.rpartition(";")
     before, *lanes = steps.split("|")
-    return {name: int(value) for name, _, value in (word.partition("=") for word in head.split())}, before, lanes
+    return (
+        {name: int(value) for name, _, value in (word.partition("=") for word in head.split())},
+        before,
+        lanes,
+    )

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that take turns: one has the baton, and at each of its system calls the schedule says what happens next.
+"""Processes that take turns: one has the baton,
+and at each of its system calls the schedule says what happens next.
 
-A process is a thread that runs only while it has the baton, so a schedule is all that decides what comes of it.
+A process is a thread that runs only while it has the baton,
+so a schedule is all that decides what comes of it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class ProcessKilled(BaseException):
 
 
 class Turn(NamedTuple):
-    """What happens at the `at`-th point of a run: `to` another process, `kill`, `errno`, or `sleep` for some seconds.
+    """What happens at the `at`-th point of a run: `to` another process, `kill`, `errno`,
+    or `sleep` for some seconds.
 
     `next`: which process goes on where one has ended, or waits. It is written as `str` gives it.
     """
@@ -54,7 +57,9 @@ def read_turn(text: str) -> Turn:
 
 
 class SimulatedProcess:
-    """A process while it runs: what it does, and what it is for (`what`); `result`: what came of it."""
+    """A process while it runs: what it does, and what it is for (`what`);
+    `result`: what came of it.
+    """
 
     def __init__(self, what: str, body: Callable[[], object], stdin: bytes = b"") -> None:
         self.what = what
@@ -67,7 +72,9 @@ class SimulatedProcess:
 
 
 class Lane:
-    """Processes one after the other, as a runtime starts them; each begins when the one before it has ended."""
+    """Processes one after the other, as a runtime starts them;
+    each begins when the one before it has ended.
+    """
 
     def __init__(self, name: str, lives: Callable[[], object]) -> None:
         self.name = name
@@ -80,13 +87,17 @@ class Lane:
 
 
 class SimulatedRun(SimulatedMachine):
-    """A machine on which lanes take turns. `plan`: the events, in order; or `random`: it makes them as it goes.
+    """A machine on which lanes take turns.
 
-    `happened`: what did, which as a plan repeats the run. `may_fail`: time has passed that some did not have;
-    `has_errno`: a call has failed.
+    `plan`: the events, in order; or `random`: it makes them as it goes.
+
+    `happened`: what did, which as a plan repeats the run. `may_fail`:
+    time has passed that some did not have; `has_errno`: a call has failed.
     """
 
-    def __init__(self, kernel: Kernel, plan: Sequence[Turn] = (), random: Random | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, plan: Sequence[Turn] = (), random: Random | None = None
+    ) -> None:
         super().__init__(kernel=kernel)
         self.points = 0
         self.happened: list[Turn] = []
@@ -97,7 +108,9 @@ class SimulatedRun(SimulatedMachine):
         self._plan = {event.at: event for event in plan if event.kind != "next"}
         self._next_lanes = {event.at: int(event.value) for event in plan if event.kind == "next"}
         self._random = random
-        self._rates = {kind: random.choice(rates) for kind, (rates, _) in _CHANCES.items()} if random else {}
+        self._rates = (
+            {kind: random.choice(rates) for kind, (rates, _) in _CHANCES.items()} if random else {}
+        )
         self._lanes: list[Lane] = []
         self.lane: Lane | None = None
         self.life: SimulatedProcess | None = None  # the process that runs beside no other
@@ -109,12 +122,16 @@ class SimulatedRun(SimulatedMachine):
     def together(self, **lanes: Callable[[], object]) -> None:
         """Run these until all have ended."""
         self._lanes = [Lane(name, lives) for name, lives in lanes.items()]
-        threads = [threading.Thread(target=self._run, args=(lane,), daemon=True) for lane in self._lanes]
+        threads = [
+            threading.Thread(target=self._run, args=(lane,), daemon=True) for lane in self._lanes
+        ]
         for thread in threads:
             thread.start()
         self._pass_on(self._choose_next())
         if not self._main.acquire(timeout=_PATIENCE):
-            raise RuntimeError("a process waits for another one in a way that the simulator does not know")
+            raise RuntimeError(
+                "a process waits for another one in a way that the simulator does not know"
+            )
         for thread in threads:
             thread.join()
         self.lane, self._lanes = None, []
@@ -176,7 +193,11 @@ class SimulatedRun(SimulatedMachine):
     def _list_able(self) -> list[Lane]:
         """Those that can go on; if all wait, time passes until one can."""
         live = [lane for lane in self._lanes if not lane.is_done]
-        able = [lane for lane in live if lane.waits is None or self.kernel.now >= lane.waits[1] or lane.waits[0]()]
+        able = [
+            lane
+            for lane in live
+            if lane.waits is None or self.kernel.now >= lane.waits[1] or lane.waits[0]()
+        ]
         if live and not able:
             self.kernel.now = min(lane.waits[1] for lane in live if lane.waits is not None)
             return self._list_able()
@@ -207,10 +228,14 @@ class SimulatedRun(SimulatedMachine):
             return
         self.kernel.now += _TICK
         self.points += 1
-        event = self._plan.get(self.points) or (self._make_event() if self._random is not None else None)
+        event = self._plan.get(self.points) or (
+            self._make_event() if self._random is not None else None
+        )
         if self.trace is not None:
             what = life.what if life is not None else "-"
-            self.trace.append(f"{self.points:5} {lane.name:3} {what:18} {name} {path} {event or ''}")
+            self.trace.append(
+                f"{self.points:5} {lane.name:3} {what:18} {name} {path} {event or ''}"
+            )
         if event is not None:
             self.happened.append(event)
             self._let_happen(event, life, path)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real cgroups of version 2 for processes that stand for containers, wherever that hierarchy is mounted."""
+"""Real cgroups of version 2 for processes that stand for containers,
+wherever that hierarchy is mounted.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _made_above: set[Path] = set()
 
 def mount_point() -> Path:
     """Where cgroup v2 is mounted, alone or beside v1."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    mounts = [
+        line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    ]
     return Path(next(mount[1] for mount in mounts if mount[2] == "cgroup2"))
 
 
@@ -47,7 +51,9 @@ class Cgroup:
         _kill_below([self.directory], time.monotonic() + DEADLINE)
 
     def remove(self) -> None:
-        """Remove it, with what is below it, and those above it that were made for it; what is in it is killed first."""
+        """Remove it, with what is below it, and those above it that were made for it;
+        what is in it is killed first.
+        """
         end_cgroups([self.directory])
         _made_above.difference_update([path for path in _made_above if not path.exists()])
         for above in self.directory.parents:
@@ -62,11 +68,15 @@ def pids_below(roots: Iterable[Path]) -> Iterator[int]:
     for root in roots:
         for directory, _, _ in os.walk(root):
             with suppress(OSError):  # it went while we walked
-                yield from map(int, Path(directory, "cgroup.procs").read_text(encoding="ascii").split())
+                yield from map(
+                    int, Path(directory, "cgroup.procs").read_text(encoding="ascii").split()
+                )
 
 
 def end_cgroups(roots: Sequence[Path]) -> None:
-    """End all that is in these cgroups, and what that starts until then; remove them, with those below them."""
+    """End all that is in these cgroups, and what that starts until then; remove them,
+    with those below them.
+    """
     deadline = time.monotonic() + DEADLINE
     while left := [root for root in roots if root.exists()]:
         if time.monotonic() > deadline:
@@ -94,25 +104,35 @@ def enter_cgroup(target: Cgroup) -> list[str]:
 
 
 def path_of(top: str, container: str, annotations: Mapping[str, str]) -> str:
-    """The path of a container's cgroup: in its pod's, as the kubelet and CRI-O make it, if its annotations name one."""
+    """The path of a container's cgroup: in its pod's, as the kubelet and CRI-O make it,
+    if its annotations name one.
+    """
     uid = annotations.get("io.kubernetes.pod.uid")
     return f"{top}/{container}" if uid is None else f"{top}/pod{uid}/crio-{container}"
 
 
 _of_pods: dict[str, Path] = {}
-"""Cgroups that place_in_pod has made, in this order, by their paths as /proc/PID/cgroup has them."""
+"""Cgroups that place_in_pod has made, in this order,
+by their paths as /proc/PID/cgroup has them.
+"""
 
 
 def place_in_pod(pid: int, uid: str, container: str | None = None) -> None:
-    """Move a process, unless it is in another cgroup of a pod, to where a runtime has a container's init.
+    """Move a process, unless it is in another cgroup of a pod,
+    to where a runtime has a container's init.
 
-    None: in the cgroup of a sandbox, as Kata has it. An invalid UID is in no path. Only a descendant of ours is moved:
-    some tests make up a pid.
+    None: in the cgroup of a sandbox, as Kata has it. An invalid UID is in no path. Only a
+    descendant of ours is moved: some tests make up a pid.
     """
     try:
         above = pid
         while above not in (0, os.getpid()):
-            above = int(Path(f"/proc/{above}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+            above = int(
+                Path(f"/proc/{above}/stat")
+                .read_text(encoding="utf-8")
+                .rpartition(")")[2]
+                .split()[1]
+            )
         text = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
     except OSError:  # there is no such process
         return
@@ -121,7 +141,10 @@ def place_in_pod(pid: int, uid: str, container: str | None = None) -> None:
         return
     is_uid = len(uid.replace("-", "")) == 32 and uid.replace("-", "").isalnum()
     top = mount_point()
-    pod = top / f"{own_mark()}{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
+    pod = (
+        top
+        / f"{own_mark()}{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
+    )
     for path in (pod, pod / f"crio-{container or f'{pid:064x}'}.scope"):
         if not path.exists():
             path.mkdir()
@@ -142,7 +165,10 @@ def remove_of_pods() -> None:
 def container_cgroup(pod_uid: str, container: str) -> Iterator[Cgroup]:
     """The cgroup of a container of CRI-O's, in that of its pod."""
     pod = pod_uid.replace("-", "_")
-    with cgroup(f"/test-pod{pod}.slice") as above, cgroup(f"{above.path}/crio-{container}.scope") as made:
+    with (
+        cgroup(f"/test-pod{pod}.slice") as above,
+        cgroup(f"{above.path}/crio-{container}.scope") as made,
+    ):
         yield made
 
 
@@ -157,7 +183,9 @@ def cgroup(path: str) -> Iterator[Cgroup]:
 
 @contextmanager
 def deep_cgroup(target: Cgroup, pid: int) -> Iterator[int]:
-    """A cgroup below another one, with this process in it, whose path is too long for any call; yields its length."""
+    """A cgroup below another one, with this process in it,
+    whose path is too long for any call; yields its length.
+    """
     name, path = "x" * 250, str(target.directory)
     way = [os.open(target.directory, os.O_RDONLY)]
     try:

@@ -30,7 +30,10 @@ def load(path: Path) -> Object:
 
 
 def run(*words: str | Path, values: Object | None = None) -> str:
-    """What Helm prints. RuntimeError with what it says. It does not learn of the user's clusters, and keeps nothing."""
+    """What Helm prints.
+
+    RuntimeError with what it says. It does not learn of the user's clusters, and keeps nothing.
+    """
     with TemporaryDirectory(prefix="helm-") as home:
         done = subprocess.run(
             [helm.HELM, *words, "--values=-"],
@@ -53,23 +56,41 @@ def render(
     namespace: str = "monitoring",
     cluster: Object | None = None,
 ) -> list[Object]:
-    """The objects that Helm would make. `options`: of Helm; `cluster`: the DaemonSet that is there."""
+    """The objects that Helm would make.
+
+    `options`: of Helm; `cluster`: the DaemonSet that is there.
+    """
     words = ["template", name, str(CHART), f"--namespace={namespace}", *options]
     with ExitStack() as stack:
         if cluster is not None:
             server = stack.enter_context(_serve(cluster, render(values)))
-            words += ["--is-upgrade", "--dry-run=server", "--disable-openapi-validation", f"--kube-apiserver={server}"]
-        return [item for item in yaml.load_all(run(*words, values=values), yaml.CSafeLoader) if item is not None]
+            words += [
+                "--is-upgrade",
+                "--dry-run=server",
+                "--disable-openapi-validation",
+                f"--kube-apiserver={server}",
+            ]
+        return [
+            item
+            for item in yaml.load_all(run(*words, values=values), yaml.CSafeLoader)
+            if item is not None
+        ]
 
 
 @contextmanager
 def _serve(there: Object, kinds: list[Object]) -> Iterator[str]:
     """An API server with one object, which knows the kinds of some; yields its address."""
-    answers: Object = {"/version": {"gitVersion": "v1.35.0"}, "/api": {"kind": "APIVersions", "versions": ["v1"]}}
+    answers: Object = {
+        "/version": {"gitVersion": "v1.35.0"},
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    }
     groups: list[Object] = []
     for version in {item["apiVersion"] for item in kinds}:
         made = sorted({item["kind"] for item in kinds if item["apiVersion"] == version})
-        resources = [{"name": f"{kind.lower()}s", "namespaced": True, "kind": kind, "verbs": ["get"]} for kind in made]
+        resources = [
+            {"name": f"{kind.lower()}s", "namespaced": True, "kind": kind, "verbs": ["get"]}
+            for kind in made
+        ]
         group, slash, name = version.rpartition("/")
         if slash:
             groups.append({"name": group, "versions": [{"groupVersion": version, "version": name}]})
@@ -79,12 +100,16 @@ def _serve(there: Object, kinds: list[Object]) -> Iterator[str]:
         }
     answers["/apis"] = {"kind": "APIGroupList", "groups": groups}
     where = there["metadata"]
-    answers[f"/apis/{there['apiVersion']}/namespaces/{where['namespace']}/daemonsets/{where['name']}"] = there
+    answers[
+        f"/apis/{there['apiVersion']}/namespaces/{where['namespace']}/daemonsets/{where['name']}"
+    ] = there
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             answer = answers.get(self.path.partition("?")[0])
-            body = json.dumps(answer or {"kind": "Status", "reason": "NotFound", "code": 404}).encode()
+            body = json.dumps(
+                answer or {"kind": "Status", "reason": "NotFound", "code": 404}
+            ).encode()
             self.send_response(200 if answer else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

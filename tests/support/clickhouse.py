@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClickHouse as a library, in a process of its own: its Python and its memory are not those of the tests."""
+"""ClickHouse as a library, in a process of its own:
+its Python and its memory are not those of the tests.
+"""
 
 from __future__ import annotations
 

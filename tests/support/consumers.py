@@ -23,7 +23,9 @@ class Inconsistent(Exception):
 
 @dataclass
 class Entry:
-    """One key, as its directory shows it: the texts by path; of what is a link, what can be read through it."""
+    """One key, as its directory shows it: the texts by path; of what is a link,
+    what can be read through it.
+    """
 
     texts: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
@@ -36,8 +38,14 @@ class Entry:
 
     def counters(self) -> set[str]:
         """`<domain>/<event>`, in several ctrl_groups `<domain>@<ctrl_group>/<event>`."""
-        names = {name.removeprefix("mon_data/") for name in [*self.texts, *self.links] if name.startswith("mon_data/")}
-        return {name.rpartition(".")[0] if name.rpartition(".")[2] in OVER else name for name in names}
+        names = {
+            name.removeprefix("mon_data/")
+            for name in [*self.texts, *self.links]
+            if name.startswith("mon_data/")
+        }
+        return {
+            name.rpartition(".")[0] if name.rpartition(".")[2] in OVER else name for name in names
+        }
 
     def check(self) -> None:
         """Raise Inconsistent unless this is a live key, whole, or a completed one, whole."""
@@ -50,15 +58,24 @@ class Entry:
             place = f"mon_data/{counter}"
             if f"{place}.begin" not in self.texts:
                 raise Inconsistent(f"no begin of {counter}: {self}")
-            if (f"{place}.end" in self.texts) != self.completed or (place in self.links) == self.completed:
+            if (f"{place}.end" in self.texts) != self.completed or (
+                place in self.links
+            ) == self.completed:
                 raise Inconsistent(f"{counter} is live and over, or neither: {self}")
 
     def use(self) -> Use:
         """before + (end or live) - begin, as docs/consumer-view.md says it."""
-        return {counter: self._use(f"mon_data/{counter}") for counter in self.counters() if "occupancy" not in counter}
+        return {
+            counter: self._use(f"mon_data/{counter}")
+            for counter in self.counters()
+            if "occupancy" not in counter
+        }
 
     def _use(self, place: str) -> Decimal | None:
-        last, first = self.texts.get(f"{place}.end", self.texts.get(place)), self.texts.get(f"{place}.begin")
+        last, first = (
+            self.texts.get(f"{place}.end", self.texts.get(place)),
+            self.texts.get(f"{place}.begin"),
+        )
         now, begin = _number(last), _number(first)
         if "mon_PERF_PKG_" in place and first == "Unavailable":
             begin = Decimal(0)
@@ -76,9 +93,11 @@ def _number(text: str | None) -> Decimal | None:
 
 
 def read(place: Path, pause: Callable[[], object] = lambda: None) -> Entry | None:
-    """One entry, by the rule of docs/consumer-view.md: afterwards its path must lead to the same directory.
+    """One entry, by the rule of docs/consumer-view.md:
+    afterwards its path must lead to the same directory.
 
-    None: it is gone, or was replaced; a consumer reads again. `pause` is called before each system call.
+    None: it is gone, or was replaced; a consumer reads again.
+    `pause` is called before each system call.
     """
     entry = Entry()
     try:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real containers for tests and the demo, on any Linux: Podman with a storage of its own, and plain runc.
+"""Real containers for tests and the demo, on any Linux:
+Podman with a storage of its own, and plain runc.
 
     with closing(Lab(["--resctrl-root=..."])) as lab:
         gate = lab.run("web")   # its command runs now
         gate.open()             # and ends
         lab.watch.wait("poststop", lab.container_id("web"))
 
-Nothing of the user's Podman is touched, and nothing outlives close(). Every wait has a deadline and is for an event.
+Nothing of the user's Podman is touched, and nothing outlives close().
+Every wait has a deadline and is for an event.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ DEADLINE = 300.0
 # Podman would raise these above what a small VM allows, and fail
 ULIMITS = ("nofile=1024:1024", "nproc=1000:1000")
 STAGES = ("createRuntime", "poststop")
-# Builtins alone, since there may be no PATH. A state may have several lines, and the last of them no end; it is written
-# as one, shorter than PIPE_BUF, so that lines do not mix.
+# Builtins alone, since there may be no PATH. A state may have several lines, and the last of them
+# no end; it is written as one, shorter than PIPE_BUF, so that lines do not mix.
 WATCH = """\
 #!/bin/sh
 state=
@@ -43,9 +45,13 @@ while IFS= read -r line || test -n "$line"; do state=$state$line; done
 printf '%s\\n' "$state" >{fifo}
 """
 # crun refuses cgroup v1 and v2 side by side: give it a mount namespace in which there is but v2
-ON_V2 = 'test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+ON_V2 = (
+    'test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+)
 CRUN = ("unshare", "-m", "sh", "-c", ON_V2, "sh", "crun")
-READ_GROUPS = '{ while read -r line; do echo -n "$line "; done </proc/self/cpu_resctrl_groups; echo; }'
+READ_GROUPS = (
+    '{ while read -r line; do echo -n "$line "; done </proc/self/cpu_resctrl_groups; echo; }'
+)
 """For `first` of a Gate: the shell itself reads which groups it is in, as its first act."""
 IMAGE_COMMAND = ["/bin/sleep", "100000"]
 APPLETS = ("sh", "cat", "echo", "sleep", "true")
@@ -54,7 +60,9 @@ LIBPOD: Mapping[str, object] = {"annotations": {r"^io\.container\.manager$": "^l
 
 
 def missing(*, model: bool = True) -> str | None:
-    """Why no container can be run here, or the model of resctrl not be mounted; None if all is well."""
+    """Why no container can be run here, or the model of resctrl not be mounted;
+    None if all is well.
+    """
     if os.geteuid() != 0:
         return "not root"
     if model and not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -71,7 +79,9 @@ def missing(*, model: bool = True) -> str | None:
 
 def _find(program: str) -> str | None:
     # conmon lies outside PATH on some distributions
-    return shutil.which(program) or shutil.which(program, path="/usr/libexec/podman:/usr/lib/podman:/usr/sbin:/sbin")
+    return shutil.which(program) or shutil.which(
+        program, path="/usr/libexec/podman:/usr/lib/podman:/usr/sbin:/sbin"
+    )
 
 
 def _find_busybox() -> str | None:
@@ -80,7 +90,10 @@ def _find_busybox() -> str | None:
 
 
 class LineFifo:
-    """A FIFO that others write lines to. Open for both directions: no writer ever waits, and none is the last."""
+    """A FIFO that others write lines to.
+
+    Open for both directions: no writer ever waits, and none is the last.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,7 +125,11 @@ class Gate:
         self.name = name
         self._up = LineFifo(directory / f"{name}.up")
         self._go = LineFifo(directory / f"{name}.go")
-        self.command = ["/bin/sh", "-c", f"{first} >/gates/{name}.up; read word </gates/{name}.go; : {name}"]
+        self.command = [
+            "/bin/sh",
+            "-c",
+            f"{first} >/gates/{name}.up; read word </gates/{name}.go; : {name}",
+        ]
 
     def wait_up(self) -> str:
         """Return the line."""
@@ -129,7 +146,8 @@ class Gate:
 class Watch:
     """A hook that sorts after all others and tells which stage of which container is through.
 
-    Podman runs poststop in a process of its own after the container's end: without this there is nothing to wait for.
+    Podman runs poststop in a process of its own after the container's end:
+    without this there is nothing to wait for.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -143,7 +161,9 @@ class Watch:
         """Until that stage of that container was through once more than it has been waited for."""
         while (stage, container_id) not in self._seen:
             state = json.loads(self._fifo.line(f"{stage} of {container_id[:12]}"))
-            self._seen.append(("poststop" if state["status"] == "stopped" else "createRuntime", state["id"]))
+            self._seen.append(
+                ("poststop" if state["status"] == "stopped" else "createRuntime", state["id"])
+            )
         self._seen.remove((stage, container_id))
 
     def close(self) -> None:
@@ -151,12 +171,16 @@ class Watch:
 
 
 class Cgroups:
-    """One cgroup below the root, in each hierarchy that there is, v1 and v2, made by the runtimes and removed here."""
+    """One cgroup below the root, in each hierarchy that there is, v1 and v2,
+    made by the runtimes and removed here.
+    """
 
     def __init__(self, name: str) -> None:
         self.path = f"/{name}"
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-        self._roots = [Path(mount[1]) / name for mount in mounts if mount[2] in ("cgroup", "cgroup2")]
+        self._roots = [
+            Path(mount[1]) / name for mount in mounts if mount[2] in ("cgroup", "cgroup2")
+        ]
 
     def pids(self) -> set[int]:
         return set(pids_below(self._roots))
@@ -167,10 +191,14 @@ class Cgroups:
 
 
 class Lab:
-    """Where containers run: rootfs, hooks, Podman's and runc's state, all below one short-named directory."""
+    """Where containers run: rootfs, hooks, Podman's and runc's state,
+    all below one short-named directory.
+    """
 
     def __init__(self, hook_arguments: Sequence[str] = ()) -> None:
-        """Our hook is installed for all of Podman's containers; add_hook() and `hooks_dir` change that."""
+        """Our hook is installed for all of Podman's containers;
+        add_hook() and `hooks_dir` change that.
+        """
         self.base = make_directory(_short_temporary_directory())
         self.base.chmod(0o755)
         self.hook = shipped()
@@ -202,9 +230,11 @@ class Lab:
         # Locks in files: those in shared memory are one table for all of root's Podmans
         self.containers_conf.write_text(
             f"[containers]\ndefault_ulimits = {json.dumps(ULIMITS)}\n"
-            f'[engine]\nhooks_dir = ["{self.hooks_dir}"]\nevents_logger = "file"\nlock_type = "file"\n'
+            f'[engine]\nhooks_dir = ["{self.hooks_dir}"]\nevents_logger = "file"\nlock_type = '
+            '"file"\n'
         )
-        # Nothing of the caller's: neither Podman's settings, nor a proxy, nor a home with configuration in it
+        # Nothing of the caller's: neither Podman's settings, nor a proxy,
+        # nor a home with configuration in it
         self.environment = {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": str(self.base),
@@ -219,10 +249,17 @@ class Lab:
         args: Sequence[str] | None = None,
     ) -> None:
         """Put a hooks.d file in place; without path and args it is for ours."""
-        content = {"version": "1.0.0", "hook": self.hook_entry(path, args), "when": when, "stages": STAGES}
+        content = {
+            "version": "1.0.0",
+            "hook": self.hook_entry(path, args),
+            "when": when,
+            "stages": STAGES,
+        }
         (self.hooks_dir / name).write_text(json.dumps(content, indent=2))
 
-    def hook_entry(self, path: Path | None = None, args: Sequence[str] | None = None) -> dict[str, object]:
+    def hook_entry(
+        self, path: Path | None = None, args: Sequence[str] | None = None
+    ) -> dict[str, object]:
         """One hook as hooks.d and config.json both have it."""
         return {
             "path": str(path or self.hook),
@@ -239,7 +276,10 @@ class Lab:
     # Podman
 
     def podman(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run Podman on the lab's storage to its end. A failure's message holds what Podman said."""
+        """Run Podman on the lab's storage to its end.
+
+        A failure's message holds what Podman said.
+        """
         done = subprocess.run(
             [*self.podman_command(), *words],
             env=self.environment,
@@ -250,7 +290,9 @@ class Lab:
             check=False,
         )
         if check and done.returncode != 0:
-            raise RuntimeError(f"podman {' '.join(words)}: exit status {done.returncode}: {done.stderr.strip()}")
+            raise RuntimeError(
+                f"podman {' '.join(words)}: exit status {done.returncode}: {done.stderr.strip()}"
+            )
         return done
 
     def podman_command(self) -> list[str]:
@@ -267,14 +309,30 @@ class Lab:
     def run(self, name: str, *options: str, pod: str | None = None) -> Gate:
         """Start a container from the rootfs, detached; returns when its command is running."""
         gate = self.gate(name)
-        self.podman("run", "-d", *self.options(name, pod), *options, "--rootfs", str(self.rootfs), *gate.command)
+        self.podman(
+            "run",
+            "-d",
+            *self.options(name, pod),
+            *options,
+            "--rootfs",
+            str(self.rootfs),
+            *gate.command,
+        )
         gate.wait_up()
         return gate
 
     def options(self, name: str, pod: str | None = None) -> list[str]:
-        """What each container of the lab is started with. In a pod, network and cgroup are its infra container's."""
+        """What each container of the lab is started with.
+
+        In a pod, network and cgroup are its infra container's.
+        """
         place = [f"--pod={pod}"] if pod else self.place
-        return [f"--name={name}", f"--volume={self.gates}:/gates", "--security-opt=label=disable", *place]
+        return [
+            f"--name={name}",
+            f"--volume={self.gates}:/gates",
+            "--security-opt=label=disable",
+            *place,
+        ]
 
     def container_id(self, name: str) -> str:
         return self.inspect(name, "{{.Id}}")
@@ -284,7 +342,10 @@ class Lab:
         return look(int(self.inspect(name, "{{.State.Pid}}")))
 
     def remove_pod(self, name: str) -> None:
-        """Podman fails if a conmon is just ending, whose cgroup it cannot remove. The pod is gone."""
+        """Podman fails if a conmon is just ending, whose cgroup it cannot remove.
+
+        The pod is gone.
+        """
         self.podman("pod", "rm", "-f", "-t", "0", name, check=False)
         assert self.podman("pod", "exists", name, check=False).returncode == 1
 
@@ -294,7 +355,9 @@ class Lab:
     def import_image(self, name: str) -> None:
         """The rootfs as an image, which waits until it is killed."""
         archive = self.base / "image.tar"
-        subprocess.run(["tar", "-C", str(self.rootfs), "-cf", str(archive), "."], check=True, timeout=DEADLINE)
+        subprocess.run(
+            ["tar", "-C", str(self.rootfs), "-cf", str(archive), "."], check=True, timeout=DEADLINE
+        )
         self.podman("import", f"--change=CMD {json.dumps(IMAGE_COMMAND)}", str(archive), name)
         archive.unlink()
 
@@ -307,7 +370,8 @@ class Lab:
         runtime: Sequence[str] = ("runc",),
         first: str = "echo $$",
     ) -> RuncContainer:
-        """Start a container by runc (or CRUN) itself, in the foreground; returns when its command is running.
+        """Start a container by runc (or CRUN) itself, in the foreground;
+        returns when its command is running.
 
         `first` is as a Gate has it.
         """
@@ -322,9 +386,16 @@ class Lab:
     def runc_config(
         self, name: str, command: Sequence[str], annotations: Mapping[str, str], *options: str
     ) -> dict[str, Any]:
-        """A bundle's config.json, with our hook, which has further options, and the watch's for both stages."""
-        hooks = [self.hook_entry(args=[*self.hook_arguments, *options]), self.hook_entry(self.watch.program, ["watch"])]
-        config = bundle_config(self.rootfs, command, path_of(self.cgroups.path, name, annotations), self.gates)
+        """A bundle's config.json, with our hook, which has further options,
+        and the watch's for both stages.
+        """
+        hooks = [
+            self.hook_entry(args=[*self.hook_arguments, *options]),
+            self.hook_entry(self.watch.program, ["watch"]),
+        ]
+        config = bundle_config(
+            self.rootfs, command, path_of(self.cgroups.path, name, annotations), self.gates
+        )
         return {**config, "hooks": dict.fromkeys(STAGES, hooks), "annotations": dict(annotations)}
 
     def start_runc(
@@ -334,7 +405,9 @@ class Lab:
         runtime: Sequence[str] = ("runc",),
         first: str = "echo $$",
     ) -> RuncContainer:
-        """Start a container as `runc` does, by this config.json, but for its command, for which it does not wait."""
+        """Start a container as `runc` does, by this config.json, but for its command,
+        for which it does not wait.
+        """
         gate = self.gate(name, first)
         config["process"]["args"] = gate.command
         bundle = self._directory(f"bundle-{name}")
@@ -347,7 +420,10 @@ class Lab:
     # The end
 
     def close(self) -> None:
-        """Remove everything, by Podman's own ways first, and then without it. Can be called twice."""
+        """Remove everything, by Podman's own ways first, and then without it.
+
+        Can be called twice.
+        """
         if not self.base.exists():
             return
         if (self.base / "root").exists():
@@ -366,7 +442,8 @@ class Lab:
 class RuncContainer:
     """A foreground `runc run`, or that of another runtime with the same command line.
 
-    When it has ended, the container is deleted and its poststop hooks have run. `line`: what its command printed first.
+    When it has ended, the container is deleted and its poststop hooks have run. `line`:
+    what its command printed first.
     """
 
     def __init__(
@@ -405,7 +482,9 @@ class RuncContainer:
 
     def _ask(self) -> subprocess.CompletedProcess[bytes]:
         command = [*self.command, "state", self.id]
-        return subprocess.run(command, env=self._environment, check=False, capture_output=True, timeout=DEADLINE)
+        return subprocess.run(
+            command, env=self._environment, check=False, capture_output=True, timeout=DEADLINE
+        )
 
     def output(self) -> str:
         return self._log.read_text(errors="replace").strip()
@@ -414,12 +493,16 @@ class RuncContainer:
         return self._process.wait(DEADLINE)
 
     def end(self) -> None:
-        """Let the container's command end, and wait until the runtime has cleaned up and poststop is through."""
+        """Let the container's command end, and wait until the runtime has cleaned
+        up and poststop is through.
+        """
         self.gate.open()
         assert (self.wait(), self.output()) == (0, "")
 
     def close(self) -> None:
-        """Once the container has been ended: wait for runc, which runs the poststop hooks; not for ever."""
+        """Once the container has been ended: wait for runc,
+        which runs the poststop hooks; not for ever.
+        """
         try:
             self.wait()
         except subprocess.TimeoutExpired:
@@ -427,17 +510,32 @@ class RuncContainer:
             self._process.wait()
 
 
-def bundle_config(rootfs: Path, command: Sequence[str], cgroup: str, gates: Path | None = None) -> dict[str, Any]:
+def bundle_config(
+    rootfs: Path, command: Sequence[str], cgroup: str, gates: Path | None = None
+) -> dict[str, Any]:
     """The config.json of a container without hooks, which finds `gates` below /gates."""
     mounts: list[dict[str, object]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
-        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},  # runc makes links there; many share a /
+        # Runc makes links there; many share a /.
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
     ]
     if gates is not None:
-        mounts.append({"destination": "/gates", "type": "bind", "source": str(gates), "options": ["bind", "rw"]})
+        mounts.append(
+            {
+                "destination": "/gates",
+                "type": "bind",
+                "source": str(gates),
+                "options": ["bind", "rw"],
+            }
+        )
     return {
         "ociVersion": "1.0.2",
-        "process": {"cwd": "/", "args": list(command), "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}},
+        "process": {
+            "cwd": "/",
+            "args": list(command),
+            "env": ["PATH=/bin"],
+            "user": {"uid": 0, "gid": 0},
+        },
         "root": {"path": str(rootfs), "readonly": True},
         "mounts": mounts,
         "linux": {
@@ -457,15 +555,23 @@ def make_rootfs(directory: Path) -> Path:
     for applet in APPLETS:
         (directory / "bin" / applet).symlink_to("busybox")
     done = subprocess.run(
-        [_find("chroot") or "chroot", str(directory), "/bin/true"], capture_output=True, check=False, timeout=DEADLINE
+        [_find("chroot") or "chroot", str(directory), "/bin/true"],
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{busybox} does not run by itself (Debian: busybox-static): {done.stderr.decode().strip()}")
+        raise RuntimeError(
+            f"{busybox} does not run by itself (Debian: busybox-static): "
+            f"{done.stderr.decode().strip()}"
+        )
     return directory
 
 
 def _short_temporary_directory() -> str:
-    """Podman takes no runroot of more than 50 characters: the caller's TMPDIR may be too long, as pytest's is."""
+    """Podman takes no runroot of more than 50 characters:
+    the caller's TMPDIR may be too long, as pytest's is.
+    """
     usual = tempfile.gettempdir()
     return usual if len(f"{usual}/{own_mark()}12345678/runroot") <= 50 else "/tmp"
 

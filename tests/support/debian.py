@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debians as directories, for tests to run programs in. mmdebstrap makes them once, in the user's cache directory."""
+"""Debians as directories, for tests to run programs in. mmdebstrap makes them once,
+in the user's cache directory.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ class CannotMake(Exception):
 def root(suite: str, *options: str) -> Path:
     """The directory of the root, which is read-only; made if there is none yet: 3 minutes.
 
-    The options make its name, so that other ones are another root; its packages are those of the day when it was made.
-    Two at once: the second waits and takes what the first has made. Killed: the next one clears away what is left.
+    The options make its name, so that other ones are another root; its packages are those of the
+    day when it was made. Two at once: the second waits and takes what the first has made. Killed:
+    the next one clears away what is left.
     """
     command, target = _plan(suite, options)
     if target.is_dir():
@@ -59,11 +62,18 @@ def _make(command: Sequence[str], target: Path) -> None:
     if absent := provision.install(command[:1]):
         raise CannotMake("; ".join(absent))
     suite = command[-1]
-    print(f"debian: making a fresh {suite} in {target}, once: about 3 minutes", file=sys.stderr, flush=True)
+    print(
+        f"debian: making a fresh {suite} in {target}, once: about 3 minutes",
+        file=sys.stderr,
+        flush=True,
+    )
     work = Path(tempfile.mkdtemp(prefix=".work-", dir=cache()))
     try:
-        # Whether this machine's apt takes package lists that are out of date, as those of a mirror of a past day are
-        valid = run(["apt-config", "dump", "--no-empty", "--format=%f %v", "Acquire::Check-Valid-Until"]).strip()
+        # Whether this machine's apt takes package lists that are out of date,
+        # as those of a mirror of a past day are
+        valid = run(
+            ["apt-config", "dump", "--no-empty", "--format=%f %v", "Acquire::Check-Valid-Until"]
+        ).strip()
         run([*command, work, f"--aptopt={valid or 'Acquire::Check-Valid-Until true'}"])
     except CannotFetch as error:
         raise CannotMake(f"{suite} (offline?): {error}") from error

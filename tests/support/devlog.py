@@ -19,10 +19,12 @@ class DevLog:
             self.socket.bind(f"/proc/self/fd/{here}/log")
         finally:
             os.close(here)
-        # Tests may lie in /dev/shm, so that stays in the /dev that takes the place of the machine's.
+        # Tests may lie in /dev/shm, so that stays in the /dev that takes
+        # the place of the machine's.
         script = (
             f"d='{directory}/dev' && mkdir -p $d && mount -t tmpfs tmpfs $d"
-            f" && mknod $d/null c 1 3 && mknod $d/zero c 1 3 && touch $d/log && mount --bind '{self.path}' $d/log"
+            " && mknod $d/null c 1 3 && mknod $d/zero c 1 3 && touch $d/log && mount --bind "
+            f"'{self.path}' $d/log"
             " && mkdir $d/shm && if [ -d /dev/shm ]; then mount --rbind /dev/shm $d/shm; fi"
             ' && mount --rbind $d /dev && exec "$@"'
         )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the history of many nodes, as they come together on one machine, with the truth about them.
+"""Files of the history of many nodes, as they come together on one machine,
+with the truth about them.
 
-They have what kills, power cuts and shippers leave: torn lines, zeros, lines with one node and id in any order, of
-which the one that was written last counts, and lines that are there twice.
+They have what kills, power cuts and shippers leave: torn lines, zeros, lines with one node and id
+in any order, of which the one that was written last counts, and lines that are there twice.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Truth:
     """The energy in millionths of a joule, by what bills are made for."""
 
     by: dict[str, Counter[str]] = field(
-        default_factory=lambda: {name: Counter() for name in ("namespace", "user", "node", "day", "key")}
+        default_factory=lambda: {
+            name: Counter() for name in ("namespace", "user", "node", "day", "key")
+        }
     )
     lines: int = 0
     size: int = 0
@@ -55,8 +58,12 @@ class Truth:
         return {value: energy / MILLION for value, energy in self.by[name].items()}
 
 
-def write_files(directory: Path, nodes: int, lines: int, seed: int, names: Sequence[str] = ("",)) -> Truth:
-    """Write the files of these nodes, with about so many lines in all; `names`: how each of a node's files ends."""
+def write_files(
+    directory: Path, nodes: int, lines: int, seed: int, names: Sequence[str] = ("",)
+) -> Truth:
+    """Write the files of these nodes, with about so many lines in all; `names`:
+    how each of a node's files ends.
+    """
     truth = Truth()
     for number in range(nodes):
         chance = random.Random(f"{seed} {number}")
@@ -65,7 +72,8 @@ def write_files(directory: Path, nodes: int, lines: int, seed: int, names: Seque
         share = -(-len(written) // len(names))
         for place, name in enumerate(names):
             text = b"".join(written[place * share : (place + 1) * share])
-            content = text + b"\0" * 4096 + b"\n" + written[0][:99]  # what a power cut and a kill leave at the end
+            # What a power cut and a kill leave at the end.
+            content = text + b"\0" * 4096 + b"\n" + written[0][:99]
             truth.size += len(content)
             path = directory / f"node-{number}.jsonl{name}"
             path.write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
@@ -103,7 +111,9 @@ def _make_line(chance: random.Random, node: str, number: int) -> tuple[dict[str,
         "namespace": None if is_job else f"team-{chance.randrange(NAMESPACES)}",
         "pod": None if is_job else f"web-{number}",
         "labels": {"user": f"user-{chance.randrange(USERS)}"} if is_job else {},
-        "containers": [{"id": f"{chance.getrandbits(256):064x}", "name": None if is_job else "app"}],
+        "containers": [
+            {"id": f"{chance.getrandbits(256):064x}", "name": None if is_job else "app"}
+        ],
         "more_containers": 0,
         "begin": formats.format_utc(end - seconds),
         "end": formats.format_utc(end),

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shipped file as a process, with the stdin, arguments, environment and cwd that a runtime gives it."""
+"""The shipped file as a process, with the stdin, arguments,
+environment and cwd that a runtime gives it.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,18 @@ PYZ = DIST / "resctrl-mon-hook.pyz"
 NATIVE = DIST / f"resctrl-mon-hook-{platform.machine()}"
 FORMS = {"pyz": PYZ, "native": NATIVE}
 FORM = "RESCTRL_MON_HOOK_FORM"
-"""Names in the environment the form that is tested, also for other processes and guests; `pytest --form` sets it."""
+"""Names in the environment the form that is tested, also for other processes and guests;
+`pytest --form` sets it.
+"""
 STATES = Path(__file__).resolve().parents[1] / "states"
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
-DEADLINE = 300  # only to end what hangs: a hundred hooks at once on an emulated machine take their time
+# Only to end what hangs: a hundred hooks at once on an emulated machine take their time.
+DEADLINE = 300
 Task = subprocess.Popen[bytes]
 PATIENT = "--lock-timeout=60"
-"""For tests on a machine that is slow or busy: what they are about is not how long a lock may take."""
+"""For tests on a machine that is slow or busy:
+what they are about is not how long a lock may take.
+"""
 
 
 def shipped() -> Path:
@@ -45,7 +52,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Hook:
-    """The hook on one resctrl and one run directory. `python`: started by it instead of by the file's first line."""
+    """The hook on one resctrl and one run directory.
+
+    `python`: started by it instead of by the file's first line.
+    """
 
     resctrl_root: Path
     run_dir: Path
@@ -60,7 +70,14 @@ class Hook:
 
     def command(self, verb: str) -> list[str]:
         places = [f"--resctrl-root={self.resctrl_root}", f"--run-dir={self.run_dir}"]
-        return [*self.wrapper, *self.python, str(self.program or shipped()), verb, *places, *self.options]
+        return [
+            *self.wrapper,
+            *self.python,
+            str(self.program or shipped()),
+            verb,
+            *places,
+            *self.options,
+        ]
 
     def start(
         self,
@@ -69,7 +86,9 @@ class Hook:
         env: Mapping[str, str] | None = None,
         cwd: Path | str = "/",
     ) -> Task:
-        """Start it without waiting; `state` is all of its stdin, and its environment is empty unless given."""
+        """Start it without waiting; `state` is all of its stdin,
+        and its environment is empty unless given.
+        """
         process = subprocess.Popen(
             self.command(verb),
             stdin=subprocess.PIPE,
@@ -99,8 +118,15 @@ class Hook:
 
     def open(self, verb: str, *words: str, **streams: Any) -> Task:  # noqa: ANN401
         """Start a command for people, without the hook's options and with nothing on stdin."""
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {}}
-        return subprocess.Popen([*replace(self, options=()).command(verb), *words], **{**pipes, **streams})
+        pipes = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "env": {},
+        }
+        return subprocess.Popen(
+            [*replace(self, options=()).command(verb), *words], **{**pipes, **streams}
+        )
 
     def ask(self, verb: str, *words: str) -> Outcome:
         """Run one to its end."""
@@ -113,7 +139,9 @@ class Hook:
         return json.loads(outcome.stdout)
 
     def groups(self) -> set[str]:
-        """Every mon_group there is, as `<ctrl_group>/<name>`, or `<name>` in the root ctrl_group."""
+        """Every mon_group there is, as `<ctrl_group>/<name>`,
+        or `<name>` in the root ctrl_group.
+        """
         places = [("", self.resctrl_root / "mon_groups")]
         places += [(p.parent.name + "/", p) for p in self.resctrl_root.glob("*/mon_groups")]
         return {prefix + entry.name for prefix, place in places for entry in place.iterdir()}
@@ -143,14 +171,20 @@ class Hook:
     def failures(self) -> dict[str, Any]:
         """The records of what is not monitored, by container."""
         place = self.run_dir / "unmonitored"
-        return {p.stem: json.loads(p.read_text()) for p in place.glob("*.json")} if place.exists() else {}
+        return (
+            {p.stem: json.loads(p.read_text()) for p in place.glob("*.json")}
+            if place.exists()
+            else {}
+        )
 
     def reasons(self) -> dict[str, str]:
         """The reason of each record, by container."""
         return {container: record["reason"] for container, record in self.failures().items()}
 
     def leftovers(self) -> set[str]:
-        """Every file about a key or a container in the run directory, but for what is kept of completed keys."""
+        """Every file about a key or a container in the run directory,
+        but for what is kept of completed keys.
+        """
         parts = ("groups", "members", "locks", "unmonitored", "building")
         files = {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/*")}
         files |= {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/.*")}
@@ -198,19 +232,32 @@ def end(process: Task) -> None:
 
 
 def created(container: str, pid: int, **annotations: str) -> dict[str, object]:
-    """A state as crun gives it at createRuntime; `pod_uid=...` stands for a container of a pod of Kubernetes'.
+    """A state as crun gives it at createRuntime;
+    `pod_uid=...` stands for a container of a pod of Kubernetes'.
 
-    No annotation is believed of a process that is in no cgroup of a pod: such a process is moved into one.
+    No annotation is believed of a process that is in no cgroup of a pod:
+    such a process is moved into one.
     """
     if "pod_uid" in annotations:
         place_in_pod(pid, annotations["pod_uid"])
-    state: dict[str, object] = {"ociVersion": "1.0", "id": container, "pid": pid, "bundle": "/", "status": "created"}
+    state: dict[str, object] = {
+        "ociVersion": "1.0",
+        "id": container,
+        "pid": pid,
+        "bundle": "/",
+        "status": "created",
+    }
     return {**state, "annotations": _annotations(annotations)}
 
 
 def stopped(container: str, **annotations: str) -> dict[str, object]:
     """A state as runc gives it at poststop."""
-    state: dict[str, object] = {"ociVersion": "1.2.1", "id": container, "bundle": "/", "status": "stopped"}
+    state: dict[str, object] = {
+        "ociVersion": "1.2.1",
+        "id": container,
+        "bundle": "/",
+        "status": "stopped",
+    }
     return {**state, "annotations": _annotations(annotations)}
 
 
@@ -221,4 +268,9 @@ def _annotations(said: Mapping[str, str]) -> dict[str, str]:
 
 def snapshot(*directories: Path) -> set[str]:
     """Every path below these directories, to see that nothing was made there."""
-    return {os.path.join(at, name) for top in directories for at, dirs, files in os.walk(top) for name in dirs + files}
+    return {
+        os.path.join(at, name)
+        for top in directories
+        for at, dirs, files in os.walk(top)
+        for name in dirs + files
+    }

@@ -27,7 +27,8 @@ _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 def sources(top: str) -> dict[str, str]:
     """The Python files below a directory of the project, by path."""
     return {
-        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in sorted((ROOT / top).rglob("*.py"))
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+        for path in sorted((ROOT / top).rglob("*.py"))
     }
 
 
@@ -35,9 +36,15 @@ def count_code(text: str) -> int:
     """Count the lines of code."""
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        for statement in getattr(node, "body", []) if isinstance(node, (ast.Module, ast.ClassDef, *_Function)) else []:
+        for statement in (
+            getattr(node, "body", [])
+            if isinstance(node, (ast.Module, ast.ClassDef, *_Function))
+            else []
+        ):
             if _is_text(statement):
-                docstrings.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+                docstrings.update(
+                    range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+                )
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in _NO_CODE:
@@ -56,7 +63,9 @@ def find_same_classes(texts: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+    return isinstance(statement, ast.Expr) and isinstance(
+        getattr(statement.value, "value", None), str
+    )
 
 
 def _by_package(paths: Iterable[str]) -> Iterator[str]:

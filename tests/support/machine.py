@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine to install on: /usr, /etc, /run and /var/log as a command sees them are scratch, over what this one has.
+"""A machine to install on: /usr, /etc, /run and /var/log as a command sees them are scratch,
+over what this one has.
 
-Nothing of the real ones is changed. Each command runs in a mount namespace of its own; what it wrote is kept, and lies
-below the directory of the machine, where `path` finds it.
+Nothing of the real ones is changed. Each command runs in a mount namespace of its own; what it
+wrote is kept, and lies below the directory of the machine, where `path` finds it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ from tests.support.hook import DEADLINE, shipped
 from tests.support.leftovers import own_mark
 
 CPUINFO = Path(__file__).with_name("cpuinfo")
-"""What /proc/cpuinfo shows there, whatever CPU this machine has: of AMD's `doctor` says what they cannot count."""
+"""What /proc/cpuinfo shows there, whatever CPU this machine has:
+of AMD's `doctor` says what they cannot count.
+"""
 LAYERED = ("usr", "etc")
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 LINK = "/usr/bin/resctrl-mon-hook"
 HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 HIDDEN = ("/usr/libexec/oci", "/usr/share/containers/oci", "/etc/containers/oci")
-"""Directories of this machine in which the hook may be installed: those of a scratch machine are empty."""
+"""Directories of this machine in which the hook may be installed:
+those of a scratch machine are empty.
+"""
 AT_BOOT = "/etc/tmpfiles.d/resctrl-mon-hook-stub-usr.conf"
 LEFT = {PROGRAM: "#!/bin/true\n", AT_BOOT: f"r! {PROGRAM}\nr! {AT_BOOT}\n"}
 """What an uninstallation leaves: the stub, and what removes it at the next boot."""
@@ -60,26 +65,46 @@ def missing_with_model() -> str | None:
 
 @contextmanager
 def shown_to_all(*, alone: bool) -> Iterator[None]:
-    """`alone`: meanwhile a process is one of the host's to all that looks, so no scratch machine runs a command."""
+    """`alone`: meanwhile a process is one of the host's to all that looks,
+    so no scratch machine runs a command.
+    """
     with open(LOCK, "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
 
 
 def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
-    """What a command is started by, to have a process of this name and these arguments beside it, and no others.
+    """What a command is started by, to have a process of this name and these arguments
+    beside it, and no others.
 
-    Both are in namespaces of pids and of cgroups of their own: to each other they are the host's processes, and to
-    the machine's other processes those of a container. `mounts`: shell commands that give the process a mount namespace
-    of its own, so that it is none of the host's.
+    Both are in namespaces of pids and of cgroups of their own: to each other they are the host's
+    processes, and to the machine's other processes those of a container. `mounts`: shell commands
+    that give the process a mount namespace of its own, so that it is none of the host's.
     """
     words = """exec -a "$0" /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' "$@" """
-    process = f"unshare -m bash -c {shlex.quote(mounts + words)}" if mounts else f"bash -c {shlex.quote(words)}"
+    process = (
+        f"unshare -m bash -c {shlex.quote(mounts + words)}"
+        if mounts
+        else f"bash -c {shlex.quote(words)}"
+    )
     script = f"mount --bind {CPUINFO} /proc/cpuinfo\n"
     script += f"coproc {process} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
     script += "trap 'kill $COPROC_PID; wait' EXIT\n\"$@\""
-    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "bash", "-c", script, "bash"]
-    cgroup_name = str(mount_point() / f"{own_mark()}{secrets.token_hex(4)}/libpod-{secrets.token_hex(32)}.scope")
+    alone = [
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--cgroup",
+        "bash",
+        "-c",
+        script,
+        "bash",
+    ]
+    cgroup_name = str(
+        mount_point() / f"{own_mark()}{secrets.token_hex(4)}/libpod-{secrets.token_hex(32)}.scope"
+    )
     within = 'mkdir -p "$0" && (echo $BASHPID >"$0/cgroup.procs" && exec "$@"); status=$?; '
     within += 'rmdir "$0" "${0%/*}"; exit $status'
     return ["bash", "-c", within, cgroup_name, *alone]
@@ -113,13 +138,17 @@ class ScratchMachine:
         lines = ["set -e", f"mount --bind {CPUINFO} /proc/cpuinfo"]
         for name in LAYERED:
             upper, work = self.directory / name, self.directory / f".{name}"
-            lines.append(f"mount -t overlay over -o lowerdir=/{name},upperdir={upper},workdir={work} /{name}")
+            lines.append(
+                f"mount -t overlay over -o lowerdir=/{name},upperdir={upper},workdir={work} /{name}"
+            )
         if self._has_run:
             lines.append(f"mount --bind {shlex.quote(str(self.directory / 'run'))} /run")
         lines.append(f"mount --bind {shlex.quote(str(self.directory / 'var/log'))} /var/log")
         return ["unshare", "-m", "sh", "-c", "\n".join([*lines, *self._mounts, 'exec "$@"']), "sh"]
 
-    def run(self, *words: str | Path, before: Sequence[str] = (), **more: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401  subprocess.run's
+    def run(
+        self, *words: str | Path, before: Sequence[str] = (), **more: Any
+    ) -> subprocess.CompletedProcess[str]:  # noqa: ANN401  subprocess.run's
         """Run a command there; by default the shipped file, if the first word is no path."""
         command = [*words] if str(words[0]).startswith("/") else [shipped(), *words]
         more = {"stdin": subprocess.DEVNULL, "timeout": DEADLINE, "cwd": "/", **more}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each runtime merges the annotations of a container with those that a pod's author writes.
 
-One map is matched by readers of hooks.d, the other ends up in the state. Sources: CRI-O 1.36 (container_create.go,
-SpecAddAnnotations); containerd (getPassthroughAnnotations, DefaultCRIAnnotations); containerd/nri, hook-injector;
-Podman (generateSpec, specgen), where the author is who starts the container, writes its YAML, or made its image.
+One map is matched by readers of hooks.d, the other ends up in the state. Sources: CRI-O 1.36
+(container_create.go, SpecAddAnnotations); containerd (getPassthroughAnnotations,
+DefaultCRIAnnotations); containerd/nri, hook-injector; Podman (generateSpec, specgen), where the
+author is who starts the container, writes its YAML, or made its image.
 """
 
 from __future__ import annotations
@@ -24,13 +25,19 @@ KUBELETS: Mapping[str, str] = {
     "io.kubernetes.pod.terminationGracePeriod": "30",
 }
 """What the kubelet gives every container, whatever the runtime."""
-PODMANS = re.compile(r"io\.podman\.|io\.kubernetes\.cri-o\.(Created|TTY)|org\.opencontainers\.image\.stopSignal")
-"""What Podman writes itself, over an author's; io.container.manager it writes only where there is none."""
+PODMANS = re.compile(
+    r"io\.podman\.|io\.kubernetes\.cri-o\.(Created|TTY)|org\.opencontainers\.image\.stopSignal"
+)
+"""What Podman writes itself, over an author's;
+io.container.manager it writes only where there is none.
+"""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A container with a pod's annotations: what readers of hooks.d match, and the state that a hook gets."""
+    """A container with a pod's annotations: what readers of hooks.d match,
+    and the state that a hook gets.
+    """
 
     matched: Annotations
     state: dict[str, Any]
@@ -41,15 +48,25 @@ def _with(state: Mapping[str, Any], annotations: Annotations) -> dict[str, Any]:
 
 
 def crio(state: Mapping[str, Any], pod: Mapping[str, str]) -> Merged:
-    """CRI-O: its own keys and the kubelet's win in the state, the pod's where hooks.d is matched."""
+    """CRI-O: its own keys and the kubelet's win in the state,
+    the pod's where hooks.d is matched.
+    """
     sent: Annotations = json.loads(state["annotations"]["io.kubernetes.cri-o.Annotations"])
     kept = {key: text for key, text in pod.items() if not key.startswith(("bundle", "run.oci."))}
     return Merged({**sent, **kept}, _with(state, {**kept, **state["annotations"]}))
 
 
-def containerd(state: Mapping[str, Any], pod: Mapping[str, str], patterns: Iterable[str] = ("*", "*/*")) -> Merged:
-    """containerd with pod_annotations, and the hook-injector: containerd's own keys win in the state."""
-    passed = {key: text for key, text in pod.items() if any(_go_match(pattern, key) for pattern in patterns)}
+def containerd(
+    state: Mapping[str, Any], pod: Mapping[str, str], patterns: Iterable[str] = ("*", "*/*")
+) -> Merged:
+    """containerd with pod_annotations, and the hook-injector:
+    containerd's own keys win in the state.
+    """
+    passed = {
+        key: text
+        for key, text in pod.items()
+        if any(_go_match(pattern, key) for pattern in patterns)
+    }
     return Merged({**KUBELETS, **pod}, _with(state, {**passed, **state["annotations"]}))
 
 
@@ -61,7 +78,11 @@ def base_runtime_spec(state: Mapping[str, Any], pod: Mapping[str, str]) -> Merge
 def podman(state: Mapping[str, Any], author: Mapping[str, str]) -> Merged:
     """Podman: the author's win, but for a few; the same in both."""
     given = state.get("annotations") or {}
-    annotations = {**given, **author, **{key: text for key, text in given.items() if PODMANS.match(key)}}
+    annotations = {
+        **given,
+        **author,
+        **{key: text for key, text in given.items() if PODMANS.match(key)},
+    }
     return Merged(annotations, _with(state, annotations))
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's newest suite as a root: containerd 2 with its NRI, runc, crun, Python, Prometheus 3, and a program of ours.
+"""Debian's newest suite as a root: containerd 2 with its NRI, runc, crun, Python, Prometheus 3,
+and a program of ours.
 
-That is made of Debian's Go sources, of which those alone are unpacked that it needs (all would be 3.5 GB); neither they
-nor Go are kept.
+That is made of Debian's Go sources, of which those alone are unpacked that it needs (all would be
+3.5 GB); neither they nor Go are kept.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ def find() -> Path | None:
 
 
 def _options() -> tuple[str, ...]:
-    programs = [PROGRAM.format(name=name, source=source.read_text()) for name, source in sorted(PROGRAMS.items())]
+    programs = [
+        PROGRAM.format(name=name, source=source.read_text())
+        for name, source in sorted(PROGRAMS.items())
+    ]
     build = BUILD.format(sources=" ".join(SOURCES), programs="".join(programs))
     return "--variant=essential", f"--include={','.join(PACKAGES)}", f"--customize-hook={build}"
 

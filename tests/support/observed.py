@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be said at any moment of a machine with resctrl (the model) and our hook, whatever runs its containers."""
+"""What can be said at any moment of a machine with resctrl (the model) and our hook,
+whatever runs its containers.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,13 @@ HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 
 
 def with_hooks_file(path: Path) -> list[str]:
-    """What a command is started by that is to find this file alone in hooks.d; nobody else sees it there."""
-    script = f'mount -t tmpfs none /usr/share/containers; mkdir -p {HOOKS_DIR}; cp "$0" {HOOKS_DIR}; exec "$@"'
+    """What a command is started by that is to find this file alone in hooks.d;
+    nobody else sees it there.
+    """
+    script = (
+        f'mount -t tmpfs none /usr/share/containers; mkdir -p {HOOKS_DIR}; cp "$0" {HOOKS_DIR}; '
+        'exec "$@"'
+    )
     return ["unshare", "--mount", "sh", "-ec", script, str(path)]
 
 
@@ -38,17 +45,36 @@ class Observed:
     def history(self, group: str) -> list[str]:
         """What was done to a group, in order: "mkdir", "tasks", "rmdir"."""
         below = f"/mon_groups/{group}"
-        return [event.op for event in self.resctrl.events() if event.path in (below, f"{below}/tasks")]
+        return [
+            event.op for event in self.resctrl.events() if event.path in (below, f"{below}/tasks")
+        ]
 
     def moves(self, of: Seen | None = None) -> list[tuple[Event, Seen]]:
-        """Every pid that was written into a tasks file, or every move of this process, with what it was then."""
-        moves = [(event, process) for event in self.resctrl.events() if event.op == "tasks" for process in event.pids]
-        return [move for move in moves if of is None or (move[1].pid, move[1].starttime) == (of.pid, of.starttime)]
+        """Every pid that was written into a tasks file, or every move of this process,
+        with what it was then.
+        """
+        moves = [
+            (event, process)
+            for event in self.resctrl.events()
+            if event.op == "tasks"
+            for process in event.pids
+        ]
+        return [
+            move
+            for move in moves
+            if of is None or (move[1].pid, move[1].starttime) == (of.pid, of.starttime)
+        ]
 
-    def assert_placed_before_exec(self, now: Seen, group: str, command: list[str], comm: str = RUNC_INIT) -> None:
-        """The process was put into the group once, as the runtime's init, and is the container's command by now."""
+    def assert_placed_before_exec(
+        self, now: Seen, group: str, command: list[str], comm: str = RUNC_INIT
+    ) -> None:
+        """The process was put into the group once, as the runtime's init,
+        and is the container's command by now.
+        """
         moves = self.moves(now)
-        assert [(event.path, event.result) for event, _ in moves] == [(f"/mon_groups/{group}/tasks", "ok")]
+        assert [(event.path, event.result) for event, _ in moves] == [
+            (f"/mon_groups/{group}/tasks", "ok")
+        ]
         assert_runtime_init(moves[0][1], comm)
         assert now.cmdline == command
         assert now.pid in self.groups()[group]
@@ -56,7 +82,9 @@ class Observed:
     def left(self) -> dict[str, list[str]]:
         """Our files by directory of the run directory, but for what is kept of completed keys."""
         return {
-            part: sorted(path.name for path in (self.run_dir / part).iterdir() if not is_completed(path))
+            part: sorted(
+                path.name for path in (self.run_dir / part).iterdir() if not is_completed(path)
+            )
             for part in PARTS
         }
 
@@ -70,7 +98,8 @@ class Observed:
 def assert_runtime_init(process: Seen, comm: str = RUNC_INIT) -> None:
     """It was the runtime's own process, stopped before it becomes the container's command.
 
-    The exe says nothing but what it is not: the runtimes run from copies of themselves that no path leads to.
+    The exe says nothing but what it is not:
+    the runtimes run from copies of themselves that no path leads to.
     """
     assert process.comm == comm
     assert process.cmdline[0].endswith(comm.partition(":")[0])

@@ -33,7 +33,9 @@ Labels = dict[str, str]
 
 @cache
 def program(name: str) -> str | None:
-    """`prometheus` or `promtool` of Debian's newest suite (3.x) if its root is there, or else this machine's; None."""
+    """`prometheus` or `promtool` of Debian's newest suite (3.x) if its root is there,
+    or else this machine's; None.
+    """
     root = newest.find()
     path = None if root is None else root / "usr/bin" / name
     return str(path) if path is not None and _runs(path) else shutil.which(name)
@@ -49,7 +51,12 @@ def provide() -> None:
 def _runs(path: Path) -> bool:
     """Whether a program of that root runs outside of it, which needs a libc that is new enough."""
     try:
-        return subprocess.run([path, "--version"], capture_output=True, check=False, timeout=DEADLINE).returncode == 0
+        return (
+            subprocess.run(
+                [path, "--version"], capture_output=True, check=False, timeout=DEADLINE
+            ).returncode
+            == 0
+        )
     except OSError:
         return False
 
@@ -70,8 +77,12 @@ def missing() -> str | None:
 
 
 def attach(labels: Labels, target: Labels) -> Labels:
-    """The labels of a series once it is scraped without honor_labels, as Prometheus does that (mutateSampleLabels)."""
-    clashing = {f"exported_{name}": text for name, text in labels.items() if name in target and text}
+    """The labels of a series once it is scraped without honor_labels,
+    as Prometheus does that (mutateSampleLabels).
+    """
+    clashing = {
+        f"exported_{name}": text for name, text in labels.items() if name in target and text
+    }
     return {name: text for name, text in {**labels, **clashing, **target}.items() if text}
 
 
@@ -107,21 +118,30 @@ class Prometheus:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def ask(self, expression: str, at: float | None = None) -> dict[frozenset[tuple[str, str]], float]:
+    def ask(
+        self, expression: str, at: float | None = None
+    ) -> dict[frozenset[tuple[str, str]], float]:
         """The value of each series at a time, or now, by its labels."""
         time = {} if at is None else {"time": at}
         result = self._get("query", query=expression, **time)["result"]
         return {_without_name(series["metric"]): float(series["value"][1]) for series in result}
 
     def find_last_scrape(self, selector: str) -> float:
-        """The newest time at which each of these series had a sample: a scrape that failed since does not count."""
-        return min(float(series["values"][-1][0]) for series in self._get("query", query=f"{selector}[1h]")["result"])
+        """The newest time at which each of these series had a sample:
+        a scrape that failed since does not count.
+        """
+        return min(
+            float(series["values"][-1][0])
+            for series in self._get("query", query=f"{selector}[1h]")["result"]
+        )
 
     def ask_range(
         self, expression: str, start: int, end: int, step: int
     ) -> dict[frozenset[tuple[str, str]], dict[int, float]]:
         """The values of each series by time."""
-        result = self._get("query_range", query=expression, start=start, end=end, step=step)["result"]
+        result = self._get("query_range", query=expression, start=start, end=end, step=step)[
+            "result"
+        ]
         return {
             _without_name(series["metric"]): {int(at): float(text) for at, text in series["values"]}
             for series in result
@@ -143,16 +163,26 @@ def _without_name(metric: Labels) -> frozenset[tuple[str, str]]:
 
 @contextmanager
 def serving(
-    directory: Path, data: Path, lookback: str = "5m", config: str = "{}", options: Sequence[str] = ()
+    directory: Path,
+    data: Path,
+    lookback: str = "5m",
+    config: str = "{}",
+    options: Sequence[str] = (),
 ) -> Iterator[Prometheus]:
     """Run a Prometheus on a database. `lookback`: for how long a sample counts."""
     (directory / "prometheus.yml").write_text(config, encoding="utf-8")
     command = [
-        *(str(program("prometheus")), f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={data}"),
+        *(
+            str(program("prometheus")),
+            f"--config.file={directory / 'prometheus.yml'}",
+            f"--storage.tsdb.path={data}",
+        ),
         *("--storage.tsdb.retention.time=50y", "--web.listen-address=127.0.0.1:0"),
         *(f"--query.lookback-delta={lookback}", *options),
     ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield Prometheus(f"http://{read_address(process)}")
         finally:

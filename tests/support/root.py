@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cached root as a machine of its own, as far as programs in it can tell: see debian.root for such roots.
+"""A cached root as a machine of its own, as far as programs in it can tell:
+see debian.root for such roots.
 
-It lies under an overlay in memory, in a mount namespace, with resctrl where that is looked for, and a /run of its own.
-Processes and cgroups are the host's.
+It lies under an overlay in memory, in a mount namespace, with resctrl where that is looked for, and
+a /run of its own. Processes and cgroups are the host's.
 """
 
 from __future__ import annotations
@@ -42,20 +43,39 @@ ENVIRONMENT = {
 
 
 class Root:
-    """`binds`: paths of it, and the directories of the host that are to be there. `path`: it, for its host programs."""
+    """`binds`: paths of it, and the directories of the host that are to be there.
 
-    def __init__(self, base: Path, work: Path, binds: Mapping[str, Path], *, has_network: bool = True) -> None:
+    `path`: it, for its host programs.
+    """
+
+    def __init__(
+        self, base: Path, work: Path, binds: Mapping[str, Path], *, has_network: bool = True
+    ) -> None:
         self.path = work / "root"
         pairs = [str(word) for pair in binds.items() for word in pair]
         network = [] if has_network else ["--net"]
         self._holder = subprocess.Popen(
-            ["unshare", "--mount", *network, "--propagation=private", "sh", "-c", MOUNTS, "sh", base, work, *pairs],
+            [
+                "unshare",
+                "--mount",
+                *network,
+                "--propagation=private",
+                "sh",
+                "-c",
+                MOUNTS,
+                "sh",
+                base,
+                work,
+                *pairs,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         try:
             assert self._holder.stdout is not None
-            assert self._holder.stdout.readline() == b"ready\n", "a fresh machine could not be put together"
+            assert self._holder.stdout.readline() == b"ready\n", (
+                "a fresh machine could not be put together"
+            )
             assert not self.at("/").samefile("/"), "that is the host"
         except BaseException:
             self.close()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes as a container's author can make them, for commands to run beside: nothing of them may matter."""
+"""Processes as a container's author can make them, for commands to run beside:
+nothing of them may matter.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from tests.support.waiting import wait
 
 DEADLINE = 300.0
 ALONE = ("unshare", "--pid", "--mount", "--fork", "--kill-child")
-MOUNTS = 'mount -t proc proc "$0/proc"; mount -t tmpfs dev "$0/dev"; mknod -m 666 "$0/dev/zero" c 1 5; exec "$@"'
+MOUNTS = (
+    'mount -t proc proc "$0/proc"; mount -t tmpfs dev "$0/dev"; mknod -m 666 "$0/dev/zero" c 1 5; '
+    'exec "$@"'
+)
 POD = "d34db33f-1c55-4c7c-9d6b-2f3f8a1e9a70"
 VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"
 MEMORY = 192
@@ -34,16 +39,26 @@ CLAIM = "the tenant says that all is well"
 
 
 def limited(memory: int) -> list[str]:
-    """What a command is started by so that the kernel ends it at so many MiB, or at 300 s of CPU time."""
-    return ["timeout", "--signal=KILL", str(DEADLINE), "prlimit", f"--as={memory << 20}", "--cpu=300", "--"]
+    """What a command is started by so that the kernel ends it at so many MiB,
+    or at 300 s of CPU time.
+    """
+    return [
+        "timeout",
+        "--signal=KILL",
+        str(DEADLINE),
+        "prlimit",
+        f"--as={memory << 20}",
+        "--cpu=300",
+        "--",
+    ]
 
 
 @dataclass(frozen=True)
 class Tenant:
     """What a process shows: its words, of which the first names it, and its environment.
 
-    `files`: makes its root directory. `is_podmans`: its cgroup is that of a container of Podman's instead of one in a
-    pod. `below`: a cgroup below its own that it has moved to.
+    `files`: makes its root directory. `is_podmans`: its cgroup is that of a container of Podman's
+    instead of one in a pod. `below`: a cgroup below its own that it has moved to.
     """
 
     words: tuple[str, ...]
@@ -76,24 +91,38 @@ def place(root: Path, path: str) -> Path:
     return target
 
 
-HOOKS = (f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json", "/etc/containers/oci/hooks.d/50-x.json")
+HOOKS = (
+    f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json",
+    "/etc/containers/oci/hooks.d/50-x.json",
+)
 INJECTOR = Tenant(("/bin/plugin",), fifo(*HOOKS), ("NRI_PLUGIN_NAME=hook-injector",))
 CONTAINERD = Tenant(("containerd",))
 KINDS: dict[str, Tenant] = {
     "containerd whose configuration is a FIFO": replace(CONTAINERD, files=fifo(CONFIG)),
-    "containerd whose configuration is a device": replace(CONTAINERD, files=link(CONFIG, "/dev/zero")),
+    "containerd whose configuration is a device": replace(
+        CONTAINERD, files=link(CONFIG, "/dev/zero")
+    ),
     "containerd with a large command line": replace(CONTAINERD, words=("containerd", *LARGE)),
-    "containerd in a cgroup of a victim's": replace(CONTAINERD, is_podmans=True, below=f"pod{VICTIM}"),
-    "crio whose configuration is a FIFO": Tenant(("crio",), fifo("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/x")),
-    "conmon whose name is a claim": Tenant(("conmon", "-n", CLAIM, "-b", "/b"), fifo("/b/config.json")),
+    "containerd in a cgroup of a victim's": replace(
+        CONTAINERD, is_podmans=True, below=f"pod{VICTIM}"
+    ),
+    "crio whose configuration is a FIFO": Tenant(
+        ("crio",), fifo("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/x")
+    ),
+    "conmon whose name is a claim": Tenant(
+        ("conmon", "-n", CLAIM, "-b", "/b"), fifo("/b/config.json")
+    ),
     "pqos": Tenant(("pqos", "-R")),
     "kepler": Tenant(("/usr/bin/kepler",)),
     "hook-injector whose hooks are FIFOs": replace(INJECTOR, words=("/usr/bin/hook-injector",)),
     "a plugin whose hooks are FIFOs": INJECTOR,
     "a plugin with a large environment": replace(
-        INJECTOR, environment=(*INJECTOR.environment, *(f"X{n}={text}" for n, text in enumerate(LARGE)))
+        INJECTOR,
+        environment=(*INJECTOR.environment, *(f"X{n}={text}" for n, text in enumerate(LARGE))),
     ),
-    "our watch": Tenant(("/usr/bin/python3", PROGRAM, "watch"), fifo("/run/resctrl-mon-hook/watch.json")),
+    "our watch": Tenant(
+        ("/usr/bin/python3", PROGRAM, "watch"), fifo("/run/resctrl-mon-hook/watch.json")
+    ),
     "the chart's reconcile": Tenant(("python3", "/app/node.py", "reconcile")),
 }
 
@@ -109,7 +138,10 @@ class RunningTenant:
 
 @contextmanager
 def running(tenant: Tenant, directory: Path) -> Iterator[RunningTenant]:
-    """A tenant's process. `directory`: a new one for all that it needs, which is gone in the end."""
+    """A tenant's process.
+
+    `directory`: a new one for all that it needs, which is gone in the end.
+    """
     directory.mkdir()
     root = directory / "root"
     program = place(root, f"/usr/bin/{tenant.name}")
@@ -121,14 +153,45 @@ def running(tenant: Tenant, directory: Path) -> Iterator[RunningTenant]:
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory)
         stack.callback(release, root)
-        above = [] if tenant.is_podmans else [f"/tenant-{container[:12]}-pod{POD.replace('-', '_')}.slice"]
-        paths = [*above, f"/libpod-{container}.scope" if tenant.is_podmans else f"/cri-containerd-{container}.scope"]
+        above = (
+            []
+            if tenant.is_podmans
+            else [f"/tenant-{container[:12]}-pod{POD.replace('-', '_')}.slice"]
+        )
+        paths = [
+            *above,
+            f"/libpod-{container}.scope"
+            if tenant.is_podmans
+            else f"/cri-containerd-{container}.scope",
+        ]
         made = [stack.enter_context(cgroup("".join(paths[: n + 1]))) for n in range(len(paths))]
         innermost = made[-1]
-        below = stack.enter_context(cgroup(f"{innermost.path}/{tenant.below}")) if tenant.below else None
-        # It is in its cgroup before it has its name: never is it to be seen as a process of the host of that name.
-        within = [*enter_cgroup(innermost), *ALONE, "sh", "-ec", MOUNTS, str(root), "env", "-i", *tenant.environment]
-        words = [*within, str(program), "--enter", str(root), f"/usr/bin/{tenant.name}", *tenant.words]
+        below = (
+            stack.enter_context(cgroup(f"{innermost.path}/{tenant.below}"))
+            if tenant.below
+            else None
+        )
+        # It is in its cgroup before it has its name:
+        # never is it to be seen as a process of the host of that name.
+        within = [
+            *enter_cgroup(innermost),
+            *ALONE,
+            "sh",
+            "-ec",
+            MOUNTS,
+            str(root),
+            "env",
+            "-i",
+            *tenant.environment,
+        ]
+        words = [
+            *within,
+            str(program),
+            "--enter",
+            str(root),
+            f"/usr/bin/{tenant.name}",
+            *tenant.words,
+        ]
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
         stack.callback(end, process, innermost)
         shown = "".join(f"{word}\0" for word in tenant.words).encode()

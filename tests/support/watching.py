@@ -28,7 +28,9 @@ def start(hook: Hook, *wrapper: str, verb: str = "watch") -> Process:
     command = [*wrapper, *replace(hook, options=()).command(verb)]
     pipe = subprocess.PIPE
     # Unbuffered: of two lines that come at once the second one is still seen by select.
-    return subprocess.Popen(command, bufsize=0, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={})
+    return subprocess.Popen(
+        command, bufsize=0, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={}
+    )
 
 
 def listen(process: Process) -> str:

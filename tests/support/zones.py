@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The days of all time zones that begin in an odd way: clocks skip their midnight, or show it twice."""
+"""The days of all time zones that begin in an odd way:
+clocks skip their midnight, or show it twice.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
 
 
 def find_wrong(answer: str) -> dict[OddDay, str]:
-    """Return the days for which the output of CODE has another begin, or another end of the day before."""
+    """Return the days for which the output of CODE has another begin,
+    or another end of the day before.
+    """
     days, lines = list_days(), answer.splitlines()
     assert len(lines) == len(days)
     return {day: line for day, line in zip(days, lines) if line != f"{day.begin} {day.begin}"}

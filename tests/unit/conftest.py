@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's file system on pyfakefs; the .pyz as its tests have it; and nothing of the machine that tests run on."""
+"""A node's file system on pyfakefs; the .pyz as its tests have it;
+and nothing of the machine that tests run on.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ from tests.support.hook import NATIVE
 from tests.unit.files import ELSEWHERE, FOUND, MOST_OF_DEV, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
 
-# How long an example takes is the machine's: it may be busy. `build.py test` takes "dev" (tests/unit/files.py).
+# How long an example takes is the machine's: it may be busy.
+# `build.py test` takes "dev" (tests/unit/files.py).
 settings.register_profile("unit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", settings.get_profile("unit"), max_examples=MOST_OF_DEV)
 settings.load_profile("unit")
@@ -50,13 +53,16 @@ _touches: list[str] = []
 
 
 def _note_touches(event: str, arguments: tuple[Any, ...]) -> None:
-    """Note what a test does with the node's own directories, or a process of the program that it starts may do."""
+    """Note what a test does with the node's own directories,
+    or a process of the program that it starts may do.
+    """
     if event in STARTS:
         words = [os.fsdecode(word) for word in arguments[1] or ()]
         if starts_on_the_node(words):
             _touches.append(shlex.join(words))
     elif event == "open" or event.startswith("os."):
-        used = arguments[1:] if event == "os.symlink" else arguments  # what it leads to is only its content
+        # What it leads to is only its content.
+        used = arguments[1:] if event == "os.symlink" else arguments
         paths = (os.fsdecode(path) for path in used if isinstance(path, (str, bytes)))
         _touches.extend(f"{event} {path}" for path in paths if OF_THE_NODE.match(path))
 
@@ -64,7 +70,10 @@ def _note_touches(event: str, arguments: tuple[Any, ...]) -> None:
 def starts_on_the_node(words: Sequence[str]) -> bool:
     """Whether a command starts the program, and leaves it the places that it has by default."""
     for place, word in enumerate(words):
-        if word.endswith((".pyz", NATIVE.name)) or list(words[place - 1 : place + 1]) == ["-m", "hook"]:
+        if word.endswith((".pyz", NATIVE.name)) or list(words[place - 1 : place + 1]) == [
+            "-m",
+            "hook",
+        ]:
             verb, *options = words[place + 1 :] or ["--help"]
             given = {option.partition("=")[0] for option in options}
             needed = {*PLACES, *(["--history"] if verb == "history" else [])}
@@ -78,7 +87,9 @@ sys.addaudithook(_note_touches)
 
 @pytest.fixture(autouse=True)
 def touches() -> Iterator[list[str]]:
-    """Fail a test that touches the run directory, the history or the resctrl of the machine that it runs on."""
+    """Fail a test that touches the run directory,
+    the history or the resctrl of the machine that it runs on.
+    """
     _touches.clear()
     yield _touches
     assert _touches == []
@@ -86,7 +97,9 @@ def touches() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def _whole_hook() -> None:
-    """Import all of hook/: pyfakefs forgets what is first imported while it is there, and that is made once more."""
+    """Import all of hook/: pyfakefs forgets what is first imported while it is there,
+    and that is made once more.
+    """
     for module in pkgutil.walk_packages(hook.__path__, "hook."):
         if not module.name.endswith("__main__"):  # it runs what it is part of
             importlib.import_module(module.name)
@@ -94,25 +107,35 @@ def _whole_hook() -> None:
 
 @pytest.fixture
 def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -> FakeFilesystem:
-    """pyfakefs' own fixture, with hook.system on it as well: paths as they are on a node, and none of them there.
+    """pyfakefs' own fixture, with hook.system on it as well: paths as they are on a node,
+    and none of them there.
 
-    pyfakefs has no flock(2), takes a link for ELOOP where O_DIRECTORY makes it ENOTDIR, opens FIFOs, and knows no
-    ENAMETOOLONG.
+    pyfakefs has no flock(2), takes a link for ELOOP where O_DIRECTORY makes it ENOTDIR,
+    opens FIFOs, and knows no ENAMETOOLONG.
     """
-    for name in os.listdir("/"):  # pyfakefs copies the machine's directory for temporary files, wherever that is
+    # Pyfakefs copies the machine's directory for temporary files, wherever that is.
+    for name in os.listdir("/"):
         fs.remove_object(f"/{name}")
-    set_uid(0)  # as a node's programs are root's, so is every file; the fixture of the next test gives this back
+    # As a node's programs are root's, so is every file; the fixture of the next test gives this
+    # back.
+    set_uid(0)
     set_gid(0)
     monkeypatch.setattr(system, "user_id", lambda: 0)
     fs.create_dir("/tmp", 0o1777)
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     monkeypatch.setattr(system, "posix", FakePosix(fs))
     for name, verb in VERBS.items():
-        monkeypatch.setitem(VERBS, name, verb._replace(limit=None))  # its thread is of the real system
+        # Its thread is of the real system.
+        monkeypatch.setitem(VERBS, name, verb._replace(limit=None))
     open_ = FakeOsModule.open
 
     def open_as_it_is(
-        fake: FakeOsModule, path: AnyStr, flags: int, mode: int | None = None, *, dir_fd: int | None = None
+        fake: FakeOsModule,
+        path: AnyStr,
+        flags: int,
+        mode: int | None = None,
+        *,
+        dir_fd: int | None = None,
     ) -> int:
         """pyfakefs gives each file that is opened a new mode, and has no /proc/self/fd."""
         by_descriptor = re.fullmatch(r"/proc/self/fd/(\d+)", os.fsdecode(path))
@@ -130,7 +153,9 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
 
 @pytest.fixture
 def node(fs: FakeFilesystem) -> NodeFiles:
-    """A node whose resctrl is mounted, with the host's pid namespace, an init process, and one more, PID."""
+    """A node whose resctrl is mounted, with the host's pid namespace,
+    an init process, and one more, PID.
+    """
     fs.create_symlink("/proc/self/ns/pid", "pid:[4026531836]")
     fs.create_file("/proc/self/uid_map", contents="0 0 4294967295\n")
     add_process(1)
@@ -140,7 +165,10 @@ def node(fs: FakeFilesystem) -> NodeFiles:
 
 @pytest.fixture
 def complaints(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a command prints on stderr, line by line. Pytest's own capfd cannot work while `fs` is there."""
+    """What a command prints on stderr, line by line.
+
+    Pytest's own capfd cannot work while `fs` is there.
+    """
     lines: list[str] = []
 
     def say(text: str, *, to_syslog: bool) -> None:
@@ -153,7 +181,9 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Runtimes may be installed here, and run containers: to the functions that are tested there are none."""
+    """Runtimes may be installed here, and run containers:
+    to the functions that are tested there are none.
+    """
     if "fs" in request.fixturenames:
         yield
         return
@@ -178,7 +208,8 @@ def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
     def of_other(look: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return lambda path: not OF_THE_MACHINE.match(str(path)) and look(path)
 
-    with pytest.MonkeyPatch.context() as patch:  # `monkeypatch` itself would be undone after a test's own fixtures
+    # `monkeypatch` itself would be undone after a test's own fixtures.
+    with pytest.MonkeyPatch.context() as patch:
         for look in (os.path.exists, os.path.isdir, os.path.isfile, os.path.lexists):
             patch.setattr(os.path, look.__name__, of_other(look))
         patch.setattr(files, "opened", open_other)
@@ -189,7 +220,10 @@ def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources, which stays as it is between two builds. Its path has a blank in it."""
+    """A copy of the sources, which stays as it is between two builds.
+
+    Its path has a blank in it.
+    """
     root = tmp_path_factory.mktemp("sources") / "a copy"
     for name in ("hook", "oci-hooks", "packaging"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -199,7 +233,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pythons(request: pytest.FixtureRequest) -> list[str]:
-    """The interpreters to compile for: only the newest where the slow tests, which start the others, do not run."""
+    """The interpreters to compile for: only the newest where the slow tests,
+    which start the others, do not run.
+    """
     pythons = FOUND[-1:] if request.config.getoption("markexpr") == "not slow" else FOUND
     return [str(python.path) for python in pythons]
 

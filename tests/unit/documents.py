@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
-PAGES += sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/README.md")])
+PAGES += sorted(
+    str(path.relative_to(ROOT))
+    for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("tests/**/README.md")]
+)
 
 
 def page(name: str, section: str | None = None) -> str:
@@ -20,12 +23,16 @@ def page(name: str, section: str | None = None) -> str:
     text = (ROOT / name).read_text(encoding="utf-8")
     if section is None:
         return text
-    marks, rest = re.split(rf"^(##+) {re.escape(section)}\n", text, maxsplit=1, flags=re.MULTILINE)[1:]
+    marks, rest = re.split(rf"^(##+) {re.escape(section)}\n", text, maxsplit=1, flags=re.MULTILINE)[
+        1:
+    ]
     return re.split(rf"^#{{2,{len(marks)}}} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def rows(text: str, head: str) -> list[list[str]]:
-    """The rows of the table whose first column has this head; a `|` in a cell is written with a backslash."""
+    """The rows of the table whose first column has this head;
+    a `|` in a cell is written with a backslash.
+    """
     table = text[text.index(f"\n| {head} |") + 1 :].partition("\n\n")[0]
     lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table.strip().splitlines()]
     return [[cell.strip() for cell in line] for line in lines[2:]]
@@ -43,9 +50,13 @@ def blocks(text: str) -> list[str]:
 
 def code(text: str) -> list[str]:
     """All lines of code: fenced, indented, and within sentences."""
-    lines = [line.strip() for block in blocks(text) for line in block.replace("\\\n", " ").splitlines()]
+    lines = [
+        line.strip() for block in blocks(text) for line in block.replace("\\\n", " ").splitlines()
+    ]
     rest = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    lines += [line.strip() for line in re.findall(r"^ {4}(.*)", rest.replace("\\\n", " "), re.MULTILINE)]
+    lines += [
+        line.strip() for line in re.findall(r"^ {4}(.*)", rest.replace("\\\n", " "), re.MULTILINE)
+    ]
     return lines + [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", rest)]
 
 

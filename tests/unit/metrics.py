@@ -11,7 +11,9 @@ from hook.show.prometheus import PREFIX, count_dropped, make_families
 from hook.show.snapshot import EVENTS, Group, Inventory, Rmids, SeenKey
 
 _COUNTERS = dict.fromkeys((f"mon_L3_00/{event}" for event in EVENTS), "1")
-_GROUP = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "mon_PERF_PKG_00/core_energy": "9"})
+_GROUP = MonGroup(
+    path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "mon_PERF_PKG_00/core_energy": "9"}
+)
 
 
 def make_key(state: KeyState) -> SeenKey:
@@ -31,7 +33,9 @@ EVERYTHING = make_inventory(
     at=0.0,
     keys=[
         make_key(KeyState(key="c1", kind="pod", pod_namespace="n", pod_name="p")),
-        make_key(KeyState(key="c2", kind="container", pod_name="p", labels={"pod": "0d174e60a699"})),
+        make_key(
+            KeyState(key="c2", kind="container", pod_name="p", labels={"pod": "0d174e60a699"})
+        ),
     ],
     unreadable=[],
     failures=[Failure(container="c4", stage="createRuntime", reason="io", problem="no", time="")],
@@ -52,7 +56,10 @@ EVERYTHING = make_inventory(
 )
 _SAMPLES = {RUNS: 1.0, **dict.fromkeys(EVENTS, 1.0)}
 BILL = Bill({"n": _SAMPLES, "": _SAMPLES}, {("user", "ann"): _SAMPLES})
-FAMILIES = {family.name: family for family in [*make_families(EVERYTHING, None, BILL), count_dropped({"too_many": 1})]}
+FAMILIES = {
+    family.name: family
+    for family in [*make_families(EVERYTHING, None, BILL), count_dropped({"too_many": 1})]
+}
 OF_EVENTS = {
     PREFIX + part + event.metric
     for event in EVENTS.values()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's files where a node has them: what resctrl and /proc show, and a run directory with the records of a test."""
+"""A node's files where a node has them: what resctrl and /proc show,
+and a run directory with the records of a test.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ PID = 4711
 
 
 class FakePosix(FakeOsModule):
-    """`posix` on a pyfakefs file system, for hook.system, whose paths are bytes: pyfakefs does not join these."""
+    """`posix` on a pyfakefs file system, for hook.system, whose paths are bytes:
+    pyfakefs does not join these.
+    """
 
     def _path_with_dir_fd(self, path: Any, *others: Any, **keywords: Any) -> Any:  # noqa: ANN401
         return super()._path_with_dir_fd(os.fsdecode(path), *others, **keywords)
@@ -52,7 +56,9 @@ class FakePosix(FakeOsModule):
 
 
 class NodeFiles:
-    """The files of a node below `top`. `options` name its places. RMIDs: 16 for cache and bandwidth, 8 for energy.
+    """The files of a node below `top`.
+
+    `options` name its places. RMIDs: 16 for cache and bandwidth, 8 for energy.
 
     On a pyfakefs file system `top` is `/`: see the fixture `node` in conftest.
     """
@@ -118,7 +124,11 @@ class NodeFiles:
 
     def fail(self, container: str, reason: str = "no_rmids", **fields: Any) -> Failure:  # noqa: ANN401
         """Record that a container is not monitored."""
-        known = {"stage": "createRuntime", "problem": "no RMID is left", "time": "2026-01-02T03:04:05Z"}
+        known = {
+            "stage": "createRuntime",
+            "problem": "no RMID is left",
+            "time": "2026-01-02T03:04:05Z",
+        }
         failure = Failure(**{"container": container, "reason": reason, **known, **fields})
         self.write("unmonitored", f"{container}.json", json.dumps(failure.model_dump()))
         return failure
@@ -126,8 +136,18 @@ class NodeFiles:
     def unhooked(self, *containers: str, **fields: Any) -> None:  # noqa: ANN401
         """What reconcile found of containers that were never hooked."""
         pod = {"namespace": "shop", "pod": "web-0", "name": "app"}
-        record = {"since": "2026-01-02T03:04:05Z", "unchecked": 0, "rules": "", "others": [], **fields}
-        self.write("", "unhooked.json", json.dumps({"containers": dict.fromkeys(containers, pod), **record}))
+        record = {
+            "since": "2026-01-02T03:04:05Z",
+            "unchecked": 0,
+            "rules": "",
+            "others": [],
+            **fields,
+        }
+        self.write(
+            "",
+            "unhooked.json",
+            json.dumps({"containers": dict.fromkeys(containers, pod), **record}),
+        )
 
     def reconciled(self, **fields: Any) -> None:  # noqa: ANN401
         """What reconcile has done since boot."""
@@ -149,7 +169,12 @@ class NodeFiles:
 
     def completed(self, key: str, **fields: Any) -> KeyState:  # noqa: ANN401
         """A key that is over."""
-        group = {"path": str(self.path(f"oci-{key}")), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
+        group = {
+            "path": str(self.path(f"oci-{key}")),
+            "ctrl_group": "/",
+            "begin": BEGIN,
+            "end": NOW,
+        }
         ended = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 100.0}
         return self.record(key, **{"groups": [group], **ended, **fields})
 
@@ -158,7 +183,9 @@ class NodeFiles:
         return {"pid": self.pid, "starttime": system.starttime(self.pid), "group": group, **fields}
 
     def take(self, name: str = "theirs", ctrl_group: str = "/") -> str:
-        """Another tool has moved the process that is a member to a group of its own; returns the path of that group."""
+        """Another tool has moved the process that is a member to a group of its own;
+        returns the path of that group.
+        """
         path = self.make(name, ctrl_group)
         (self.path(name, ctrl_group) / "tasks").write_text(f"1\n{self.pid}\n")
         return path
@@ -169,7 +196,12 @@ class NodeFiles:
 
 
 def add_process(
-    pid: int, starttime: int = 100, cgroup: str = "/", parent: int = 1, flags: int = 0, uids: str = "0\t0\t0\t0"
+    pid: int,
+    starttime: int = 100,
+    cgroup: str = "/",
+    parent: int = 1,
+    flags: int = 0,
+    uids: str = "0\t0\t0\t0",
 ) -> None:
     """A process with one thread in /proc of a pyfakefs file system: proc(5)."""
     directory = Path(f"/proc/{pid}")

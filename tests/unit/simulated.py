@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node on the simulated machine, as unit tests of reconcile and watch use it: its containers, records and groups."""
+"""A node on the simulated machine, as unit tests of reconcile and watch use it:
+its containers, records and groups.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,24 @@ class Node:
 
     # --- What happens on it
 
-    def spawn(self, pid: int, cgroup: str = cgroup_of(), group: str = "", born: int = 100) -> KernelTask:
-        """A process begins in a cgroup; `group`: below the root of resctrl, made if there is none."""
+    def spawn(
+        self, pid: int, cgroup: str = cgroup_of(), group: str = "", born: int = 100
+    ) -> KernelTask:
+        """A process begins in a cgroup; `group`: below the root of resctrl,
+        made if there is none.
+        """
         path = f"{RESCTRL}/{group}" if group else RESCTRL
         for needed in (above(path), path):
             if group and needed not in self.kernel.groups:
                 self.kernel.mkdir(needed)
         return self.kernel.spawn(pid, f"0::{cgroup}", born=born, group=path)
 
-    def start(self, name: str = ID, pid: int = 7, uid: str | None = UID, cgroup: str = "", **options: Any) -> Context:  # noqa: ANN401
-        """createRuntime of a container that begins now, or runs; the options may have `bundle` and `pod`, its name."""
+    def start(
+        self, name: str = ID, pid: int = 7, uid: str | None = UID, cgroup: str = "", **options: Any
+    ) -> Context:  # noqa: ANN401
+        """createRuntime of a container that begins now, or runs;
+        the options may have `bundle` and `pod`, its name.
+        """
         if pid not in self.kernel.tasks:
             self.spawn(pid, cgroup or cgroup_of(name, uid or "none"))
         said = {"io.kubernetes.pod.uid": uid} if uid else {}
@@ -103,7 +113,10 @@ class Node:
     def groups(self) -> dict[str, set[int]]:
         """The mon_groups, as `[ctrl_group/]name`, and the threads in each."""
         paths = self.kernel.mon_groups()
-        return {path[len(RESCTRL) + 1 :].replace("mon_groups/", ""): self.kernel.tids(path) for path in paths}
+        return {
+            path[len(RESCTRL) + 1 :].replace("mon_groups/", ""): self.kernel.tids(path)
+            for path in paths
+        }
 
     def make_group(self, name: str) -> str:
         """Another program makes a mon_group; returns its path."""
@@ -135,7 +148,10 @@ class Node:
         """The reasons of what is not monitored."""
         run_dir = RunDir(RUN)
         failures = {name: run_dir.glance(Failure, name) for name in run_dir.list_names(Failure)}
-        return {name: failure.reason if failure is not None else "torn" for name, failure in failures.items()}
+        return {
+            name: failure.reason if failure is not None else "torn"
+            for name, failure in failures.items()
+        }
 
     def reconciled(self) -> ReconcileRecord:
         record = RunDir(RUN).glance(ReconcileRecord, "reconcile")

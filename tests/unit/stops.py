@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls that fail, or at which a process is killed: the first, the second, and so on until there are no more.
+"""System calls that fail, or at which a process is killed: the first, the second,
+and so on until there are no more.
 
-After SQLite's way of testing what happens when the Nth allocation or write fails. Whole hooks: tests.simulator.
+After SQLite's way of testing what happens when the Nth allocation or write fails.
+Whole hooks: tests.simulator.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ class KilledHere(BaseException):
 
 
 class Stop:
-    """For `with`: the `at`-th system call fails with an errno; with None, it is the last one, and nothing follows."""
+    """For `with`: the `at`-th system call fails with an errno; with None, it is the last one,
+    and nothing follows.
+    """
 
     def __init__(self, machine: SimulatedMachine | RealCalls, at: int, number: int | None) -> None:
         self.machine = machine

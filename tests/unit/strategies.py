@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents for the models, made from their core schemas, so that new models and fields are covered too."""
+"""Documents for the models, made from their core schemas,
+so that new models and fields are covered too.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ Node = dict[str, Any]
 
 _ID = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.+,-]{0,20}", fullmatch=True)
 _PATH = st.from_regex(r"(/[a-z0-9.]{0,3}[a-z0-9]){1,4}", fullmatch=True)
-# What the functions of hook/names.py accept: text alone would hardly ever be a path. A function without an entry
-# gets any text, and the test that valid documents are accepted says so if that is not enough.
+# What the functions of hook/names.py accept: text alone would hardly ever be a path. A
+# function without an entry gets any text, and the test that valid documents are accepted says
+# so if that is not enough.
 ACCEPTED: Mapping[str, st.SearchStrategy[str]] = {
     "check_path": _PATH,
     "check_container_id": _ID,
@@ -35,9 +38,14 @@ _TEXT = st.text(max_size=8) | _SURROGATES
 
 
 def valid(model: type[Any], *, is_full: bool = False) -> st.SearchStrategy[Any]:
-    """Documents that the model accepts. If they are full, every field is there, and nothing is None or empty."""
+    """Documents that the model accepts.
+
+    If they are full, every field is there, and nothing is None or empty.
+    """
     schema = model.__pydantic_core_schema__
-    refs = {node["ref"]: node for node in _walk(schema) if node.get("type") == "model" and "ref" in node}
+    refs = {
+        node["ref"]: node for node in _walk(schema) if node.get("type") == "model" and "ref" in node
+    }
 
     def of(node: Node) -> st.SearchStrategy[Any]:
         kind = node["type"]
@@ -55,9 +63,18 @@ def valid(model: type[Any], *, is_full: bool = False) -> st.SearchStrategy[Any]:
             keys, values = of(node["keys_schema"]), of(node["values_schema"])
             return st.dictionaries(keys, values, min_size=int(is_full), max_size=3)
         if kind == "model-fields":
-            by_alias = {field.get("validation_alias", name): field["schema"] for name, field in node["fields"].items()}
-            required = {name: of(schema) for name, schema in by_alias.items() if is_full or schema["type"] != "default"}
-            optional = {name: of(schema) for name, schema in by_alias.items() if name not in required}
+            by_alias = {
+                field.get("validation_alias", name): field["schema"]
+                for name, field in node["fields"].items()
+            }
+            required = {
+                name: of(schema)
+                for name, schema in by_alias.items()
+                if is_full or schema["type"] != "default"
+            }
+            optional = {
+                name: of(schema) for name, schema in by_alias.items() if name not in required
+            }
             return st.fixed_dictionaries(required, optional=optional)
         return _valid_scalar(node)
 
@@ -72,14 +89,20 @@ def _valid_scalar(node: Node) -> st.SearchStrategy[Any]:
         return st.booleans()
     if kind == "literal":
         return st.sampled_from(node["expected"])
-    whole = st.integers(None if ge is None else math.ceil(ge), None if le is None else math.floor(le))
+    whole = st.integers(
+        None if ge is None else math.ceil(ge), None if le is None else math.floor(le)
+    )
     bounds = [st.just(bound) for bound in (ge, le) if bound is not None]
     if kind == "float":
-        return st.one_of(*bounds, st.floats(ge, le), whole.filter(lambda number: abs(number) < 2**1000))
+        return st.one_of(
+            *bounds, st.floats(ge, le), whole.filter(lambda number: abs(number) < 2**1000)
+        )
     return st.one_of(*bounds, whole)
 
 
-def nearly_valid(model: type[Any], base: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Any]:
+def nearly_valid(
+    model: type[Any], base: st.SearchStrategy[Any] | None = None
+) -> st.SearchStrategy[Any]:
     """Valid documents, or those of `base`, after one to three mutations."""
     strange = st.sampled_from(strange_values(model)).map(copy.deepcopy) | _SURROGATES
     return _mutated(valid(model) if base is None else base, strange)
@@ -104,8 +127,11 @@ def _mutated(draw: st.DrawFn, base: st.SearchStrategy[Any], strange: st.SearchSt
 
 
 def substitutions(model: type[Any]) -> Iterator[Any]:
-    """One full document with one mutation, for every place in it and every mutation that needs no chance."""
-    quick = settings(database=None, phases=[Phase.generate])  # the first one generated is the simplest
+    """One full document with one mutation, for every place in it and every
+    mutation that needs no chance.
+    """
+    # The first one generated is the simplest.
+    quick = settings(database=None, phases=[Phase.generate])
     document = find(valid(model, is_full=True), lambda _: True, settings=quick)
     strange = strange_values(model)
 
@@ -123,7 +149,8 @@ def substitutions(model: type[Any]) -> Iterator[Any]:
             holder, container, key = copied(number)
             del container[key]
             yield holder[0]
-        for name in ("", "other", "\ud800", "a/b"):  # an alias is exact, and a dict's key is any text
+        # An alias is exact, and a dict's key is any text.
+        for name in ("", "other", "\ud800", "a/b"):
             holder, container, key = copied(number)
             if isinstance(container, dict):
                 container[name] = container.pop(key)
@@ -133,11 +160,30 @@ def substitutions(model: type[Any]) -> Iterator[Any]:
 def strange_values(model: type[Any]) -> list[Any]:
     """Scalars and small trees that are often wrong, and sometimes right."""
     nodes = list(_walk(model.__pydantic_core_schema__))
-    bounds = {node[key] for node in nodes for key in ("ge", "le") if isinstance(node.get(key), (int, float))}
+    bounds = {
+        node[key]
+        for node in nodes
+        for key in ("ge", "le")
+        if isinstance(node.get(key), (int, float))
+    }
     near = [number for bound in sorted(bounds) for number in _around(bound)]
     some = [None, True, False, 0, 1, -1, 2**53 + 1, 10**400, -(10**400)]
     floats = [0.0, -0.0, 1.0, 0.5, math.nan, math.inf, -math.inf, 5e-324, 1e308]
-    texts = ["", "0", "1", "/", ".", "..", "/a/../b", "a" * 201, "é", "\0", "/x/mon_groups/oci-1", "pod", "\ud800"]
+    texts = [
+        "",
+        "0",
+        "1",
+        "/",
+        ".",
+        "..",
+        "/a/../b",
+        "a" * 201,
+        "é",
+        "\0",
+        "/x/mon_groups/oci-1",
+        "pod",
+        "\ud800",
+    ]
     trees: list[Any] = [[], {}, [[]], [None], {"": None}, {"\ud800": 1}, {"a": "b"}, ["a"]]
     literals = sorted({text for node in nodes for text in node.get("expected", ())})
     return [*some, *floats, *near, *texts, *trees, *literals]
@@ -145,7 +191,12 @@ def strange_values(model: type[Any]) -> list[Any]:
 
 def _around(bound: float) -> list[float]:
     nearby = [bound - 1, bound, bound + 1]
-    return [*nearby, *map(float, nearby), math.nextafter(bound, math.inf), math.nextafter(bound, -math.inf)]
+    return [
+        *nearby,
+        *map(float, nearby),
+        math.nextafter(bound, math.inf),
+        math.nextafter(bound, -math.inf),
+    ]
 
 
 def places(container: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever the run directory holds, damage included: each command answers, and reconcile gets through."""
+"""Whatever the run directory holds, damage included: each command answers,
+and reconcile gets through.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ READERS = (
 
 
 def files() -> st.SearchStrategy[dict[str, Any]]:
-    """Documents by their place in the run directory; each is one that the models accept, or nearly one."""
+    """Documents by their place in the run directory;
+    each is one that the models accept, or nearly one.
+    """
     by_place = {
         f"{part}/{name}.json": strategies.valid(model) | strategies.nearly_valid(model)
         for part, model in PARTS.items()
@@ -50,7 +54,9 @@ def files() -> st.SearchStrategy[dict[str, Any]]:
 
 
 def written(directory: Path, records: dict[str, Any]) -> NodeFiles:
-    """A node with these files, in which some records are of the key that they are named for, and some of what lives."""
+    """A node with these files, in which some records are of the key that they are named for,
+    and some of what lives.
+    """
     node = NodeFiles(directory)
     group = node.make(f"oci-{IDS[0]}", counters=NOW)
     for place, document in records.items():
@@ -66,15 +72,28 @@ def written(directory: Path, records: dict[str, Any]) -> NodeFiles:
 
 
 @examples(60, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large)
-@example({"groups/c1.json": {"kind": "pod", "version": 1, "created_at": "", "recovering": True, "completed_at": ""}})
+@example(
+    {
+        "groups/c1.json": {
+            "kind": "pod",
+            "version": 1,
+            "created_at": "",
+            "recovering": True,
+            "completed_at": "",
+        }
+    }
+)
 @given(files())
 def test_each_command_answers(capsys: pytest.CaptureFixture[str], records: dict[str, Any]) -> None:
     complaints: list[str] = []
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "write_line", lambda text, **_: complaints.append(text))
-        patch.setattr(rare, "append_lines", lambda *_: None)  # records name any file of this machine
+        # Records name any file of this machine.
+        patch.setattr(rare, "append_lines", lambda *_: None)
         node = written(Path(directory), records)
-        strays = {path: path.read_text() for path in node.run.rglob("*.json") if path.stem in STRAYS}
+        strays = {
+            path: path.read_text() for path in node.run.rglob("*.json") if path.stem in STRAYS
+        }
         for command in [*READERS, ["reconcile", "--dry-run"], ["reconcile", "--json"], *READERS]:
             cli.main([*command, *node.places])
             out, _ = capsys.readouterr()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The .pyz: the same bytes everywhere, nothing in it but the standard library, and an exit status of 0."""
+"""The .pyz: the same bytes everywhere, nothing in it but the standard library,
+and an exit status of 0.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.unit.files import ELSEWHERE, FOUND, broken, each_python, start
 
 TOO_OLD = interpreters.find(minors=interpreters.TOO_OLD)
 CUTS = 40
-each_old_python = pytest.mark.parametrize("old", TOO_OLD, ids=[f"{python.version}" for python in TOO_OLD])
+each_old_python = pytest.mark.parametrize(
+    "old", TOO_OLD, ids=[f"{python.version}" for python in TOO_OLD]
+)
 
 
 def built_by(python: str, source: Path, output: Path, **circumstances: str) -> bytes:
@@ -41,7 +45,9 @@ def built_by(python: str, source: Path, output: Path, **circumstances: str) -> b
 
 
 @pytest.mark.slow
-def test_the_bytes_are_the_same_in_other_circumstances_and_by_every_interpreter(source: Path, tmp_path: Path) -> None:
+def test_the_bytes_are_the_same_in_other_circumstances_and_by_every_interpreter(
+    source: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist", "__pycache__"))
     for path in copy.rglob("*.py"):
@@ -58,7 +64,9 @@ def test_the_zip_holds_the_sources_with_the_compiled_models_and_what_install_put
     pyz: Path, source: Path
 ) -> None:
     with zipfile.ZipFile(pyz) as file:
-        held = {name: file.read(name) for name in file.namelist() if not name.startswith("bytecode/")}
+        held = {
+            name: file.read(name) for name in file.namelist() if not name.startswith("bytecode/")
+        }
     installed = ("completions", "systemd", "tmpfiles.d")
     tops = (source / "oci-hooks", *(source / "packaging" / name for name in installed))
     paths = [*(source / "hook").rglob("*.py"), *(path for top in tops for path in top.iterdir())]
@@ -96,7 +104,9 @@ def test_every_way_of_starting(python: str, source: Path, tmp_path: Path) -> Non
         assert start([*way, "no-such-verb", *ELSEWHERE], cwd=directory).returncode == 2, way
 
 
-def test_the_longest_first_line_still_starts(tmp_path_factory: pytest.TempPathFactory, source: Path) -> None:
+def test_the_longest_first_line_still_starts(
+    tmp_path_factory: pytest.TempPathFactory, source: Path
+) -> None:
     long = "/" + "p" * 30  # so that nothing is left of the blanks
     room = archive.SHEBANG_LIMIT - len(archive.shebang(long)) + len(long) - 1
     directory = tmp_path_factory.mktemp("x")
@@ -112,7 +122,9 @@ def test_the_longest_first_line_still_starts(tmp_path_factory: pytest.TempPathFa
 
 @each_python
 @pytest.mark.parametrize("name", [archive.PYTHON, "/usr/bin/python3.14"])
-def test_kernels_before_5_1_cut_the_usual_first_line_where_it_is_whole(pyz: Path, python: str, name: str) -> None:
+def test_kernels_before_5_1_cut_the_usual_first_line_where_it_is_whole(
+    pyz: Path, python: str, name: str
+) -> None:
     """They hand over 127 bytes, without the blanks at their end."""
     line = archive.shebang(name)[: archive.OLD_SHEBANG_LIMIT].decode().rstrip()
     boot = line.partition(" -ISc")[2]
@@ -123,12 +135,20 @@ def test_kernels_before_5_1_cut_the_usual_first_line_where_it_is_whole(pyz: Path
     assert start([python, "-ISc", boot, cut, "hook", *ELSEWHERE]).returncode == 0
 
 
-RELEASED = ["import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');1/any(map(exec,f))"]
-"""What the first line of each release ran, on all kernels. A line that changes is added: the old ones must go on."""
+RELEASED = [
+    "import "
+    "sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');1/any(map(exec,f))"
+]
+"""What the first line of each release ran, on all kernels.
+
+A line that changes is added: the old ones must go on.
+"""
 
 
 @each_python
-def test_a_start_by_an_older_first_line_goes_on_with_the_file_in_its_place(pyz: Path, python: str) -> None:
+def test_a_start_by_an_older_first_line_goes_on_with_the_file_in_its_place(
+    pyz: Path, python: str
+) -> None:
     assert archive.BOOT in RELEASED
     for boot in RELEASED:
         done = start([python, "-ISc", boot, pyz, "--version"])
@@ -156,7 +176,9 @@ def cuts(data: bytes) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_truncated_file_says_so_and_exits_with_0_for_a_runtime_and_2_for_people(pyz: Path) -> None:
+def test_a_truncated_file_says_so_and_exits_with_0_for_a_runtime_and_2_for_people(
+    pyz: Path,
+) -> None:
     data = pyz.read_bytes()
     for cut in cuts(data):
         done = broken(pyz, data[:cut], "cut.pyz", "hook", *ELSEWHERE)
@@ -180,15 +202,22 @@ def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(pyz: Path, pytho
         contents = {module: code for module, code in sources.items() if module != name}
         contents |= {} if text is None else {name: text.encode()}
         for verb, status in (("createRuntime", 0), ("list", 2)):
-            done = broken(pyz, archive.join(contents, archive.shebang(python)), "broken.pyz", verb, *ELSEWHERE)
+            done = broken(
+                pyz, archive.join(contents, archive.shebang(python)), "broken.pyz", verb, *ELSEWHERE
+            )
             last = done.stderr.splitlines()[-1]
             assert (done.returncode, last.partition(": ")[0]) == (status, "resctrl-mon-hook")
             assert f"cannot run {pyz.with_name('broken.pyz')}: {said}" in last
 
 
 @each_python
-def test_broken_code_executes_the_command_of_run_unless_it_is_strict(pyz: Path, python: str) -> None:
-    contents = {**archive.read_sources(pyz.parents[1]), "hook/cli/command_line.py": b"raise MemoryError"}
+def test_broken_code_executes_the_command_of_run_unless_it_is_strict(
+    pyz: Path, python: str
+) -> None:
+    contents = {
+        **archive.read_sources(pyz.parents[1]),
+        "hook/cli/command_line.py": b"raise MemoryError",
+    }
     path = pyz.with_name("broken.pyz")
     path.write_bytes(archive.join(contents, archive.shebang(python)))
     path.chmod(0o755)
@@ -226,13 +255,23 @@ def test_a_python_that_is_too_old_says_so_and_exits_with_0_for_runtimes_and_2_fo
         assert (done.returncode, done.stdout) == (0 if verb in RUNTIME else 2, "")
         (line,) = done.stderr.splitlines()
         skipped = f"{verb}: nothing was done for this container: " if verb in RUNTIME else ""
-        assert line.startswith(f"resctrl-mon-hook: {skipped}{old.path} is Python {version}, which is too old; ")
-        assert line.endswith("; hint: install Python 3.9 or newer, or the ELF file, which brings its own")
+        assert line.startswith(
+            f"resctrl-mon-hook: {skipped}{old.path} is Python {version}, which is too old; "
+        )
+        assert line.endswith(
+            "; hint: install Python 3.9 or newer, or the ELF file, which brings its own"
+        )
 
 
 def test_pythons_from_3_4_on_can_read_what_runs_before_their_version_is_known() -> None:
     for text in (
-        *(archive.BOOT, archive.BOOT + archive.FOR_PEOPLE, archive.FROM_SOURCES, archive.FALLBACK, archive.MAIN),
+        *(
+            archive.BOOT,
+            archive.BOOT + archive.FOR_PEOPLE,
+            archive.FROM_SOURCES,
+            archive.FALLBACK,
+            archive.MAIN,
+        ),
         archive.SECOND_LINE.format(fallback=archive.FALLBACK, table=1, sources=1, room=1),
     ):
         ast.parse(text, feature_version=(3, 4))

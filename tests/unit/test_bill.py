@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counters that bill: no use twice, none left out, and no sample that falls, whatever ends, rotates or restarts."""
+"""The counters that bill: no use twice, none left out, and no sample that falls, whatever ends,
+rotates or restarts.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Billed(Kept):
         self.keys: list[SeenKey] = []
         self.boot, self.counter = "1", "1"
 
-    def run(self, key: str = "web", namespace: str | None = "shop", used: str = "2.5", **more: Any) -> KeyState:  # noqa: ANN401
+    def run(
+        self, key: str = "web", namespace: str | None = "shop", used: str = "2.5", **more: Any
+    ) -> KeyState:  # noqa: ANN401
         """A run of a key is on record, and its group shows this."""
         group = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={ENERGY: "1"}, inode=1)
         fields: dict[str, Any] = {
@@ -48,7 +52,9 @@ class Billed(Kept):
             "created_boottime": 5.0,
             "history_file": str(self.file),
         }
-        state = KeyState(key=key, kind="pod", pod_namespace=namespace, groups=[group], **{**fields, **more})
+        state = KeyState(
+            key=key, kind="pod", pod_namespace=namespace, groups=[group], **{**fields, **more}
+        )
         if not state.members:
             state = replace(state, members={"c1": Member(pid=7, starttime=9, group=group.path)})
         now = {ENERGY: str(float(used) + 1)}
@@ -94,7 +100,9 @@ STEPS = ["line", "sum", "forget", "sum", "rotate", "later", "sum"]
 
 
 @pytest.mark.parametrize("sums_also", [False, True], ids=["", "reconcile after each step"])
-def test_a_run_counts_by_its_record_then_by_its_line_and_never_by_both(node: Billed, *, sums_also: bool) -> None:
+def test_a_run_counts_by_its_record_then_by_its_line_and_never_by_both(
+    node: Billed, *, sums_also: bool
+) -> None:
     node.append(make_pod(1, "shop", "before", use=use(10)))
     state = node.run()
     node.keep_all()
@@ -114,8 +122,12 @@ def test_a_run_counts_by_its_record_then_by_its_line_and_never_by_both(node: Bil
         assert node.shown() == 12.5, step
 
 
-def test_a_record_that_was_read_before_the_run_was_added_up_and_forgotten_counts_once(node: Billed) -> None:
-    """A scrape reads the records, then waits; a hook ends the key, and reconcile adds its line up."""
+def test_a_record_that_was_read_before_the_run_was_added_up_and_forgotten_counts_once(
+    node: Billed,
+) -> None:
+    """A scrape reads the records, then waits; a hook ends the key,
+    and reconcile adds its line up.
+    """
     state = node.run()
     node.keep_all()
     node.now += LATER
@@ -133,7 +145,12 @@ def test_a_line_that_waits_counts_once(node: Billed, *, is_written: bool) -> Non
     node.keep_all()
     node.now += LATER
     text = node.end(state)
-    owed = replace(state, members={}, completed_at="2026-11-18T11:10:00Z", owed=Owed(lines=[text], why="?: EROFS"))
+    owed = replace(
+        state,
+        members={},
+        completed_at="2026-11-18T11:10:00Z",
+        owed=Owed(lines=[text], why="?: EROFS"),
+    )
     node.keys = [SeenKey(owed, [], {})]
     if is_written:
         rare.append_lines(str(node.file), [text])
@@ -142,10 +159,16 @@ def test_a_line_that_waits_counts_once(node: Billed, *, is_written: bool) -> Non
 
 @pytest.mark.parametrize(
     "more",
-    [{"history_file": ""}, {"history_file": "/elsewhere/h.jsonl"}, {"completed_at": "2026-11-18T11:10:00Z"}],
+    [
+        {"history_file": ""},
+        {"history_file": "/elsewhere/h.jsonl"},
+        {"completed_at": "2026-11-18T11:10:00Z"},
+    ],
     ids=["without a history", "of another history", "completed"],
 )
-def test_a_run_that_has_no_line_to_come_in_this_history_is_not_counted(node: Billed, more: dict[str, str]) -> None:
+def test_a_run_that_has_no_line_to_come_in_this_history_is_not_counted(
+    node: Billed, more: dict[str, str]
+) -> None:
     node.append(make_pod(1, "shop", "before", use=use(10)))
     node.keep_all()
     node.now += LATER
@@ -167,7 +190,9 @@ def test_labels_are_those_that_reconcile_adds_up(node: Billed) -> None:
     assert shown.namespaces[""]["core_energy"] == 6.5
 
 
-def test_a_new_series_is_0_for_a_minute_and_at_least_until_reconcile_has_seen_it(node: Billed) -> None:
+def test_a_new_series_is_0_for_a_minute_and_at_least_until_reconcile_has_seen_it(
+    node: Billed,
+) -> None:
     """increase() does not see the first value of a series."""
     node.run()
     assert node.shown() == 0
@@ -177,7 +202,8 @@ def test_a_new_series_is_0_for_a_minute_and_at_least_until_reconcile_has_seen_it
     for seconds, value in ((0.0, 0), (59.0, 0), (2.0, 2.5)):
         node.now += seconds
         assert node.shown() == value
-    # A pod that lived for an instant between two runs of reconcile; and runs of which a part is unknown.
+    # A pod that lived for an instant between two runs of reconcile;
+    # and runs of which a part is unknown.
     node.append(make_pod(2, "lab", "short", use=use(7), unknown=["core_energy"]))
     assert [node.shown("lab"), node.bill().namespaces["lab"][sums.RUNS]] == [0, 0]
     node.keep_all()
@@ -199,12 +225,18 @@ def test_without_whole_sums_there_is_no_bill(node: Billed, how: str) -> None:
     if how == "none":
         path.unlink()
     else:
-        path.write_text("{" if how == "damaged" else json.dumps({**json.loads(path.read_text()), "is_whole": False}))
+        path.write_text(
+            "{"
+            if how == "damaged"
+            else json.dumps({**json.loads(path.read_text()), "is_whole": False})
+        )
     assert read_bill(node.context.options, node.keys) is None
 
 
 def test_no_sample_falls_while_the_endpoint_runs_or_after_its_restart(node: Billed) -> None:
-    """A power cut took what had been shown: from a lower value Prometheus would count the whole bill once more."""
+    """A power cut took what had been shown:
+    from a lower value Prometheus would count the whole bill once more.
+    """
     node.run(used="9")
     node.keep_all()
     node.now += LATER
@@ -227,7 +259,9 @@ def test_what_cannot_be_kept_is_said_once(node: Billed, complaints: list[str]) -
         node.keep_all()
         node.now += LATER
         shown.keep(make_bill(node.bill(), Former()))
-    assert [text.partition(":")[0] for text in complaints] == ["the counters that bill may fall after a restart"]
+    assert [text.partition(":")[0] for text in complaints] == [
+        "the counters that bill may fall after a restart"
+    ]
 
 
 # --- A power cut, and a mere loss of the records
@@ -235,10 +269,14 @@ def test_what_cannot_be_kept_is_said_once(node: Billed, complaints: list[str]) -
 
 @pytest.fixture
 def saved(node: Billed, monkeypatch: pytest.MonkeyPatch) -> Billed:
-    """A run of this process, which has used 2.5, was saved a checkpoint ago; it has used 4 since."""
+    """A run of this process, which has used 2.5, was saved a checkpoint ago;
+    it has used 4 since.
+    """
     node.boot = "1"
     monkeypatch.setattr("hook.reconcile.sums.read_boot", lambda: node.boot)
-    monkeypatch.setattr("hook.reconcile.sums.read_finals", lambda *_: {"/r/mon_groups/x": {ENERGY: node.counter}})
+    monkeypatch.setattr(
+        "hook.reconcile.sums.read_finals", lambda *_: {"/r/mon_groups/x": {ENERGY: node.counter}}
+    )
     node.counter = "3.5"
     node.run()
     node.now += 600
@@ -250,14 +288,20 @@ def saved(node: Billed, monkeypatch: pytest.MonkeyPatch) -> Billed:
 
 
 def lines_of(node: Billed) -> list[tuple[float, list[str]]]:
-    jobs = [json.loads(text) for text in node.file.read_text().splitlines()] if node.file.exists() else []
+    jobs = (
+        [json.loads(text) for text in node.file.read_text().splitlines()]
+        if node.file.exists()
+        else []
+    )
     return [(job["use"]["core_energy"], job["unknown"]) for job in jobs]
 
 
 MARKED = (2.5, ["core_energy"])
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["", "reconcile is killed before the sums are written"])
+@pytest.mark.parametrize(
+    "killed", [False, True], ids=["", "reconcile is killed before the sums are written"]
+)
 def test_after_a_power_cut_each_run_has_one_line_of_the_last_checkpoint(
     saved: Billed, monkeypatch: pytest.MonkeyPatch, *, killed: bool
 ) -> None:
@@ -270,7 +314,9 @@ def test_after_a_power_cut_each_run_has_one_line_of_the_last_checkpoint(
             with pytest.raises(KeyboardInterrupt):
                 saved.keep_all()
     else:
-        assert saved.keep_all() == ["wrote the lines of 1 run whose records were lost, as of the last checkpoint"]
+        assert saved.keep_all() == [
+            "wrote the lines of 1 run whose records were lost, as of the last checkpoint"
+        ]
     for _ in range(2):
         assert saved.shown() == 2.5
         saved.keep_all()
@@ -284,7 +330,9 @@ def test_a_run_whose_processes_live_has_no_line_yet_and_its_use_counts_once(save
     try:
         starttime = system.starttime(process.pid)
         assert starttime is not None
-        saved.run(members={"c1": Member(pid=process.pid, starttime=starttime, group="/r/mon_groups/x")})
+        saved.run(
+            members={"c1": Member(pid=process.pid, starttime=starttime, group="/r/mon_groups/x")}
+        )
         saved.now += 600
         saved.keep_all()
         saved.forget()
@@ -332,7 +380,9 @@ def test_a_run_on_record_has_no_line_of_a_checkpoint(saved: Billed, how: str) ->
     if how == "owed":
         owed = Owed(lines=[saved.end(key.state)], why="?: EROFS")
         with saved.context.run.lock("web", system.monotonic()) as locked:
-            locked.commit(replace(key.state, members={}, completed_at="2026-11-18T11:10:00Z", owed=owed))
+            locked.commit(
+                replace(key.state, members={}, completed_at="2026-11-18T11:10:00Z", owed=owed)
+            )
     elif how == "unreadable":
         (Path(saved.context.run.path) / "groups/web.json").write_text("{")
     for _ in range(2):
@@ -342,7 +392,9 @@ def test_a_run_on_record_has_no_line_of_a_checkpoint(saved: Billed, how: str) ->
     assert [*saved.read().saved] == [name_run(key.state)]
 
 
-def test_a_line_of_a_checkpoint_that_cannot_be_written_waits(saved: Billed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_a_checkpoint_that_cannot_be_written_waits(
+    saved: Billed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved.boot = "2"
     saved.forget()
     with monkeypatch.context() as patch:
@@ -353,11 +405,15 @@ def test_a_line_of_a_checkpoint_that_cannot_be_written_waits(saved: Billed, monk
     assert lines_of(saved) == [MARKED]
 
 
-@pytest.mark.parametrize(("seconds", "uses"), [(300.0, ["4", "4"]), (0.0, []), (1.0, ["2.5", "4", "4"])])
+@pytest.mark.parametrize(
+    ("seconds", "uses"), [(300.0, ["4", "4"]), (0.0, []), (1.0, ["2.5", "4", "4"])]
+)
 def test_what_runs_is_saved_at_each_checkpoint(
     node: Billed, monkeypatch: pytest.MonkeyPatch, seconds: float, uses: list[str]
 ) -> None:
-    monkeypatch.setattr("hook.reconcile.sums.read_finals", lambda *_: {"/r/mon_groups/x": {ENERGY: node.counter}})
+    monkeypatch.setattr(
+        "hook.reconcile.sums.read_finals", lambda *_: {"/r/mon_groups/x": {ENERGY: node.counter}}
+    )
     node.counter = "3.5"
     node.run()
     found = []
@@ -373,7 +429,9 @@ def test_what_runs_is_saved_at_each_checkpoint(
 
 
 class Machine(Billed):
-    """Runs of keys that use energy, end, and are lost; `used` and `saved` are what each has used, now and at least."""
+    """Runs of keys that use energy, end, and are lost;
+    `used` and `saved` are what each has used, now and at least.
+    """
 
     def __init__(self, top: Path) -> None:
         super().__init__(top)
@@ -400,7 +458,9 @@ class Machine(Billed):
             locked.clear()
 
     def end_first(self, *, is_killed: bool) -> None:
-        """The hook of an end, which may be killed between the line and the record: then the key ends again later."""
+        """The hook of an end, which may be killed between the line and the record:
+        then the key ends again later.
+        """
         for run, state in [*self.live.items()][:1]:
             rare.append_lines(str(self.file), [self.end(state, str(self.used[run]))])
             self.least[run] = self.used[run]
@@ -417,7 +477,9 @@ class Machine(Billed):
     def keep_at_checkpoint(self) -> None:
         self.now += 600
         keep_sums(self.context, [*self.live.values()])
-        self.least.update({run: self.used[run] for run in self.live if run not in self.read().recent})
+        self.least.update(
+            {run: self.used[run] for run in self.live if run not in self.read().recent}
+        )
 
     def list_keys(self) -> list[SeenKey]:
         group = {
@@ -427,7 +489,9 @@ class Machine(Billed):
         return [SeenKey(state, [group[run]], {}) for run, state in self.live.items()]
 
     def check(self) -> None:
-        """Each use is billed once at most, and what was saved or has a line at least; no sample falls."""
+        """Each use is billed once at most, and what was saved or has a line
+        at least; no sample falls.
+        """
         self.keys = self.list_keys()
         bill = read_bill(self.context.options, self.keys)
         assert bill is not None
@@ -439,9 +503,13 @@ class Machine(Billed):
         self.last = value
 
     def check_lines(self) -> None:
-        """All is over: each run that was saved, or ended, has a line, and one that a hook has ended has the hook's."""
+        """All is over: each run that was saved, or ended, has a line,
+        and one that a hook has ended has the hook's.
+        """
         jobs = {}
-        for job in map(json.loads, self.file.read_text().splitlines() if self.file.exists() else ()):
+        for job in map(
+            json.loads, self.file.read_text().splitlines() if self.file.exists() else ()
+        ):
             jobs[job["id"]] = job
         assert {run for run in self.used if self.least.get(run)} <= jobs.keys() <= self.used.keys()
         for run, job in jobs.items():

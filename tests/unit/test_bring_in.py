@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that run already: whose they are, wherever their processes have gone, and what they are called."""
+"""Containers that run already: whose they are, wherever their processes have gone,
+and what they are called.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ __all__ = ["node"]  # fixture
 VICTIM = "00000000-0000-4000-8000-000000000001"
 OTHER = "1" * 64
 LIBPOD = {"io.container.manager": "libpod"}
-NAMES = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web", "io.kubernetes.container.name": "app"}
+NAMES = {
+    "io.kubernetes.pod.namespace": "shop",
+    "io.kubernetes.pod.name": "web",
+    "io.kubernetes.container.name": "app",
+}
 OWN = f"/machine.slice/libpod-{ID}.scope"
 BELOW = [f"/pod{VICTIM}", f"/kubepods/pod{VICTIM}/crio-{OTHER}", f"/libpod-{OTHER}.scope"]
 below = pytest.mark.parametrize("gone_to", BELOW)
@@ -41,10 +47,15 @@ def enters(node: Node, cgroup: str, pid: int = 7) -> None:
     node.kernel.tasks[pid].places = [f"0::{cgroup}"]
 
 
-def bundle_of(node: Node, cgroups_path: str | None, annotations: dict[str, str] | None = None) -> str:
+def bundle_of(
+    node: Node, cgroups_path: str | None, annotations: dict[str, str] | None = None
+) -> str:
     """The bundle that a runtime made a container of."""
     linux = {} if cgroups_path is None else {"cgroupsPath": cgroups_path}
-    node.machine.add("/run/bundle/config.json", json.dumps({"linux": linux, "annotations": annotations or {}}).encode())
+    node.machine.add(
+        "/run/bundle/config.json",
+        json.dumps({"linux": linux, "annotations": annotations or {}}).encode(),
+    )
     return "/run/bundle"
 
 
@@ -64,7 +75,9 @@ def retry(node: Node, bundle: str, **known: Any) -> Repairs:  # noqa: ANN401
 
 
 @below
-def test_a_hook_charges_a_container_that_moved_below_its_own_cgroup_to_itself(node: Node, gone_to: str) -> None:
+def test_a_hook_charges_a_container_that_moved_below_its_own_cgroup_to_itself(
+    node: Node, gone_to: str
+) -> None:
     enters(node, OWN + gone_to)
     create_runtime(node.context(), read_container(ID, 7, "/nowhere", LIBPOD))
     assert node.groups() == {f"oci-{ID}": {7}}
@@ -74,7 +87,9 @@ def test_a_hook_charges_a_container_that_moved_below_its_own_cgroup_to_itself(no
 
 @below
 @pytest.mark.parametrize("path", [f"machine.slice:libpod:{ID}", OWN, "/tenant"])
-@pytest.mark.parametrize("way", [adopt, lambda node, bundle, _: retry(node, bundle)], ids=["adopt", "retry"])
+@pytest.mark.parametrize(
+    "way", [adopt, lambda node, bundle, _: retry(node, bundle)], ids=["adopt", "retry"]
+)
 def test_a_container_is_charged_by_the_cgroup_that_its_runtime_asked_for(
     node: Node, way: Callable[..., Repairs], gone_to: str, path: str
 ) -> None:
@@ -84,7 +99,9 @@ def test_a_container_is_charged_by_the_cgroup_that_its_runtime_asked_for(
 
 
 def test_rebuild_knows_a_container_of_a_plain_name_by_its_group(node: Node) -> None:
-    """Its ID does not look like one, and its index entry is lost: what is below is not believed instead."""
+    """Its ID does not look like one, and its index entry is lost:
+    what is below is not believed instead.
+    """
     enters(node, "/plain")
     enters(node, f"/machine.slice/libpod-{OTHER}.scope", 8)
     for name, pid in (("plain", 7), (OTHER, 8)):
@@ -95,7 +112,10 @@ def test_rebuild_knows_a_container_of_a_plain_name_by_its_group(node: Node) -> N
     node.repair()
     assert node.groups() == {"oci-plain": {7}, f"oci-{OTHER}": {8}}
     states = [node.find_state(name) for name in ("plain", OTHER)]
-    assert [[member.pid for member in state.members.values()] for state in states if state] == [[7], [8]]
+    assert [[member.pid for member in state.members.values()] for state in states if state] == [
+        [7],
+        [8],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,20 +126,28 @@ def test_rebuild_knows_a_container_of_a_plain_name_by_its_group(node: Node) -> N
     ],
     ids=["by its process", "by its cgroup, since an earlier version wrote the index"],
 )
-def test_rebuild_knows_a_container_of_the_index(node: Node, index: dict[str, None], cgroup: str) -> None:
+def test_rebuild_knows_a_container_of_the_index(
+    node: Node, index: dict[str, None], cgroup: str
+) -> None:
     node.start()
     enters(node, cgroup)
     node.edit(f"members/{ID}.json", **index)
     node.remove(f"groups/{UID}.json")
     node.repair()
-    assert (node.members(), node.state().recovering, node.groups()) == ({ID: 7}, False, {f"oci-{UID}": {7}})
+    assert (node.members(), node.state().recovering, node.groups()) == (
+        {ID: 7},
+        False,
+        {f"oci-{UID}": {7}},
+    )
     written = RunDir(RUN).read(Index, ID)
     assert written is not None
     assert (written.pid, written.starttime) == (7, 100)
 
 
 def test_rebuild_brings_in_a_container_of_the_index_that_was_moved_out(node: Node) -> None:
-    """Its index is written first: the hook was killed, or another tool moved its init, and not what that started."""
+    """Its index is written first: the hook was killed, or another tool moved its init,
+    and not what that started.
+    """
     node.start()
     node.spawn(8, group=f"mon_groups/oci-{UID}")
     node.kernel.put("/sys/fs/resctrl", b"7")
@@ -140,12 +168,21 @@ def test_a_pods_container_is_in_its_pod_wherever_it_has_gone(node: Node) -> None
 @pytest.mark.parametrize(
     ("annotations", "said"),
     [
-        ({"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID, **NAMES}, f"adopt shop/web app ({ID[:12]}): "),
-        ({}, f"adopt {ID[:12]}: it is running, and is not in a group of ours; its pod's UID is {UID}"),
+        (
+            {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID, **NAMES},
+            f"adopt shop/web app ({ID[:12]}): ",
+        ),
+        (
+            {},
+            f"adopt {ID[:12]}: it is running, and is not in a group of ours; its pod's UID is "
+            f"{UID}",
+        ),
     ],
     ids=["with names", "with its UID alone"],
 )
-def test_an_adoption_names_the_pod_or_its_uid(node: Node, annotations: dict[str, str], said: str) -> None:
+def test_an_adoption_names_the_pod_or_its_uid(
+    node: Node, annotations: dict[str, str], said: str
+) -> None:
     path = f"/kubepods/pod{UID}/crio-{ID}"
     enters(node, path)
     (outcome,) = adopt(node, bundle_of(node, path, annotations), annotations).outcomes
@@ -167,7 +204,9 @@ def test_what_runs_is_no_pods_by_an_annotation_alone_and_is_not_guessed_at_witho
     bundle = "/nowhere" if path == "unreadable" else bundle_of(node, path, CLAIM)
     (outcome,) = adopt(node, bundle, annotations).outcomes
     assert (node.failures(), node.groups()) == ({ID: "bad_key"}, {})
-    assert path == "unreadable" or f"{bundle}/config.json has no absolute linux.cgroupsPath" in str(outcome.problem)
+    assert path == "unreadable" or f"{bundle}/config.json has no absolute linux.cgroupsPath" in str(
+        outcome.problem
+    )
 
 
 @each_unsaid
@@ -181,7 +220,9 @@ def test_a_running_container_that_claims_no_pod_has_its_own_key(
 
 
 @each_unsaid
-@pytest.mark.parametrize("known", [{}, {"key": UID, "kind": "pod"}], ids=["in the index", "in the failure"])
+@pytest.mark.parametrize(
+    "known", [{}, {"key": UID, "kind": "pod"}], ids=["in the index", "in the failure"]
+)
 def test_retry_goes_by_the_recorded_key_where_the_bundle_does_not_say(
     node: Node, path: str | None, known: dict[str, str]
 ) -> None:
@@ -196,11 +237,15 @@ def test_retry_goes_by_the_recorded_key_where_the_bundle_does_not_say(
 @pytest.mark.parametrize("starttime", [99, 101])
 def test_retry_leaves_a_process_that_was_given_the_recorded_pid(node: Node, starttime: int) -> None:
     enters(node, f"/kubepods/pod{VICTIM}/crio-{OTHER}")
-    retry(node, bundle_of(node, f"/kubepods/pod{UID}/{ID}"), starttime=starttime, key=UID, kind="pod")
+    retry(
+        node, bundle_of(node, f"/kubepods/pod{UID}/{ID}"), starttime=starttime, key=UID, kind="pod"
+    )
     assert node.groups() == {}
 
 
-def test_adopt_leaves_a_container_that_filters_leave_out_and_does_not_say_that_it_was_adopted(node: Node) -> None:
+def test_adopt_leaves_a_container_that_filters_leave_out_and_does_not_say_that_it_was_adopted(
+    node: Node,
+) -> None:
     """It was printed and counted as adopted by each run."""
     enters(node, OWN)
     assert adopt(node, bundle_of(node, OWN), LIBPOD, namespace=["shop"]).outcomes == []
@@ -236,7 +281,9 @@ def remake(node: Node, bundle: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_names_are_those_of_the_state_the_bundle_or_the_record(node: Node, way: Callable[[Node], object]) -> None:
+def test_names_are_those_of_the_state_the_bundle_or_the_record(
+    node: Node, way: Callable[[Node], object]
+) -> None:
     way(node)
     state = node.state(UID)
     assert (state.pod_namespace, state.pod_name, state.members[ID].name) == ("shop", "web", "app")
@@ -255,7 +302,13 @@ def take_number(node: Node, pid: int = 7, cgroup: str = "", group: str = THEIRS)
 
 def adopt_slowly(node: Node, take: Callable[[], None]) -> None:
     """Its runtime answers, and others are asked."""
-    known = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle_of(node, OWN)}
+    known = {
+        "ociVersion": "1.0",
+        "id": ID,
+        "status": "running",
+        "pid": 7,
+        "bundle": bundle_of(node, OWN),
+    }
     state = State.model_validate(known)
 
     def ask(_known: object) -> Answers:
@@ -326,10 +379,17 @@ PUTS: dict[str, tuple[Callable[[Node], object], Callable[[Node], object]]] = {
     "remake": (lose_group, Node.repair),
     "watch": (leave_class, lambda node: Watch(node.context(), None).bring_in(7)),  # type: ignore[arg-type]
 }
-CASES = [(name, when) for when in (at_mkdir, at_put) for name in PUTS if when is at_mkdir or "hook" not in name]
+CASES = [
+    (name, when)
+    for when in (at_mkdir, at_put)
+    for name in PUTS
+    if when is at_mkdir or "hook" not in name
+]
 
 
-@pytest.mark.parametrize(("way", "when"), CASES, ids=lambda case: case if isinstance(case, str) else case.__name__)
+@pytest.mark.parametrize(
+    ("way", "when"), CASES, ids=lambda case: case if isinstance(case, str) else case.__name__
+)
 def test_a_process_that_has_the_number_by_now_is_not_put_in_or_is_moved_back(
     node: Node, way: str, when: Callable[[Node], object]
 ) -> None:
@@ -342,7 +402,8 @@ def test_a_process_that_has_the_number_by_now_is_not_put_in_or_is_moved_back(
     act(node)
     assert node.kernel.tasks[7].born == 900
     moves = [path for call, path in node.machine.changes if call == "put"]
-    is_moved = when is at_put and way != "watch"  # there the kernel refuses a process of another ctrl_group
+    # There the kernel refuses a process of another ctrl_group.
+    is_moved = when is at_put and way != "watch"
     assert moves[1:2] == [RESCTRL] if is_moved else moves == []
     node.patch.undo()
     node.repair()
@@ -359,7 +420,9 @@ def test_a_process_that_has_the_number_before_its_start_time_is_read_is_not_put_
 
 
 def test_a_thread_of_a_job_whose_number_is_taken_at_the_move_is_moved_out_again(node: Node) -> None:
-    """Its processes are in no cgroup of their own, so only their pids and start times say which they are."""
+    """Its processes are in no cgroup of their own,
+    so only their pids and start times say which they are.
+    """
     node.spawn(7, "/user.slice")
     node.kernel.fork(7, 9)
     node.kernel.move(9, RESCTRL)
@@ -375,7 +438,9 @@ def test_a_thread_of_a_job_whose_number_is_taken_at_the_move_is_moved_out_again(
     assert node.groups() == {"oci-batch": {7}}
 
 
-def test_a_number_of_a_stranger_that_another_containers_process_has_by_now_stays_in_its_group(node: Node) -> None:
+def test_a_number_of_a_stranger_that_another_containers_process_has_by_now_stays_in_its_group(
+    node: Node,
+) -> None:
     node.start(OTHER, 8, OTHER_UID)
     node.start()
     node.spawn(9, "/user.slice", f"mon_groups/oci-{UID}")

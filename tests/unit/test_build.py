@@ -52,7 +52,9 @@ def test_a_wrong_command_line_is_one_line_and_2() -> None:
         assert said in line
 
 
-def test_a_build_prints_hash_and_size(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_build_prints_hash_and_size(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = archive.build(root=source, output=tmp_path / "x.pyz")
     line, bytecode = capsys.readouterr().out.splitlines()
     assert bytecode == "bytecode: none"
@@ -111,7 +113,9 @@ def test_quick_run_has_tests_of_the_elf_file_if_its_python_is_cached(
         assert f"-m not slow tests/podman/test_life.py {files} --form={form}" in runs
 
 
-def test_root_runs_the_unit_tests_of_all_as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_runs_the_unit_tests_of_all_as_an_ordinary_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     users: list[list[str]] = []  # of each run: what is before its Python
 
     def run(command: list[str], aloud: bool) -> tuple[int, list[str]]:
@@ -121,7 +125,10 @@ def test_root_runs_the_unit_tests_of_all_as_an_ordinary_user(monkeypatch: pytest
 
     monkeypatch.setattr(build, "_run_and_read", run)
     monkeypatch.setattr(build, "_become_ordinary", lambda: ["as", "nobody"])
-    build._run_lane([[*build.ALL_UNIT], ["tests/packages"], ["tests/unit", "--hypothesis-profile=dev"]], aloud=False)
+    build._run_lane(
+        [[*build.ALL_UNIT], ["tests/packages"], ["tests/unit", "--hypothesis-profile=dev"]],
+        aloud=False,
+    )
     assert users == [["as", "nobody"], [], []]
 
 
@@ -139,16 +146,25 @@ def test_linter_is_content(linter: str) -> None:
     command = [sys.executable, "-m", *LINTERS[linter]]
     # mypy's cache lies outside the checkout: a clean checkout would begin with none.
     environment = {"MYPY_CACHE_DIR": str(provision.cache("mypy")), **os.environ}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{linter}:\n{done.stdout}{done.stderr}"
 
 
 def test_each_source_names_its_licence() -> None:
-    sources = [path for top in (".ci", "hook", "packaging", "tests") for path in (ROOT / top).rglob("*")]
+    sources = [
+        path for top in (".ci", "hook", "packaging", "tests") for path in (ROOT / top).rglob("*")
+    ]
     without = []
-    for path in (ROOT / "build.py", *(path for path in sources if path.suffix in (".c", ".go", ".py", ".sh"))):
+    for path in (
+        ROOT / "build.py",
+        *(path for path in sources if path.suffix in (".c", ".go", ".py", ".sh")),
+    ):
         first, second, *_ = [*path.read_text(encoding="utf-8").splitlines(), "", ""]
-        if not (second if first.startswith("#!") else first).endswith(" SPDX-License-Identifier: Apache-2.0"):
+        if not (second if first.startswith("#!") else first).endswith(
+            " SPDX-License-Identifier: Apache-2.0"
+        ):
             without.append(str(path))
     assert without == []
 

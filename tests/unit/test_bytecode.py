@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytecode in the .pyz: each CPython finds its own, and it is the modules as they are written."""
+"""The bytecode in the .pyz: each CPython finds its own,
+and it is the modules as they are written.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,15 @@ def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path, pythons: list[s
 
 def test_a_release_needs_every_version(source: Path, tmp_path: Path) -> None:
     done = start(
-        [sys.executable, source / "build.py", "--release", "--bytecode", sys.executable, "--output", tmp_path / "x.pyz"]
+        [
+            sys.executable,
+            source / "build.py",
+            "--release",
+            "--bytecode",
+            sys.executable,
+            "--output",
+            tmp_path / "x.pyz",
+        ]
     )
     assert done.returncode == 2
     assert "no interpreter of 3." in done.stderr
@@ -42,7 +52,8 @@ def test_an_interpreter_that_does_not_start_is_named(source: Path, tmp_path: Pat
 
 @each_python
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["no-such-verb", *ELSEWHERE], ["list", *ELSEWHERE], ["hook", *ELSEWHERE]]
+    "arguments",
+    [["--help"], ["no-such-verb", *ELSEWHERE], ["list", *ELSEWHERE], ["hook", *ELSEWHERE]],
 )
 def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str, arguments: list[str]) -> None:
     assert "hook.errors" not in imported(pyz, python, arguments)
@@ -63,7 +74,9 @@ def test_a_python_whose_bytecode_is_missing_or_of_a_pre_release_takes_the_source
 
 
 @each_python
-@pytest.mark.parametrize("first_line", [None, b"", b"#!/bin/no such place\n", b"#!" + b"x" * 300 + b"\n"])
+@pytest.mark.parametrize(
+    "first_line", [None, b"", b"#!/bin/no such place\n", b"#!" + b"x" * 300 + b"\n"]
+)
 def test_started_by_name_with_whatever_first_line_it_finds_its_bytecode_too(
     pyz: Path, python: str, first_line: bytes | None, tmp_path: Path
 ) -> None:
@@ -71,7 +84,9 @@ def test_started_by_name_with_whatever_first_line_it_finds_its_bytecode_too(
     changed = tmp_path / "x.pyz"
     line, end, rest = pyz.read_bytes().partition(b"\n")
     changed.write_bytes(line + end + rest if first_line is None else first_line + rest)
-    done = start([python, "-X", "importtime", *(["-IS"] if first_line is None else []), changed, "--help"])
+    done = start(
+        [python, "-X", "importtime", *(["-IS"] if first_line is None else []), changed, "--help"]
+    )
     assert "hook.errors" not in loaded(done.stderr)
     assert (done.returncode, "resctrl-mon-hook" in done.stdout) == (0, True)
 
@@ -81,11 +96,16 @@ def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Pa
     """Of a module in the first part of the bytecode, and of one in the rest."""
     contents = archive.read_sources(source)
     for name in ("store", "cli/verbs"):
-        contents[f"hook/{name}.py"] += b"\nif '%s' in __import__('sys').argv: raise MemoryError\n" % name.encode()
+        contents[f"hook/{name}.py"] += (
+            b"\nif '%s' in __import__('sys').argv: raise MemoryError\n" % name.encode()
+        )
     data = archive.join(contents, archive.shebang(python), bytecode.compile_all(contents, [python]))
     for name in ("store", "cli/verbs"):
         done = broken(tmp_path / "x", data, "broken.pyz", "list", *ELSEWHERE, name)
-        assert f'"<hook/{name}.py>", line {len(contents[f"hook/{name}.py"].splitlines())}' in done.stderr
+        assert (
+            f'"<hook/{name}.py>", line {len(contents[f"hook/{name}.py"].splitlines())}'
+            in done.stderr
+        )
 
 
 @each_python
@@ -97,7 +117,8 @@ def test_bytecode_that_is_no_bytecode_exits_with_0_for_runtimes_and_2_for_people
     at = 0 if name.startswith("the loader") else code.size
     spoilt = replace(code, content=code.content[:at] + b"\0" * (len(code.content) - at))
     data = archive.join(contents, archive.shebang(python), [spoilt])
-    for verb, status in (("hook", 0), ("list", 2), ("--help", 2))[at > 0 :]:  # hooks take no more than the first part
+    # Hooks take no more than the first part.
+    for verb, status in (("hook", 0), ("list", 2), ("--help", 2))[at > 0 :]:
         done = broken(pyz, data, "spoilt.pyz", verb, *ELSEWHERE)
         assert done.returncode == status
         assert "resctrl-mon-hook: " in done.stderr.splitlines()[-1]
@@ -116,31 +137,59 @@ def start():
     from hook import late
 """
 TEXTS = {
-    **{"hook/__init__.py": "", "hook/__main__.py": START_TEXT, "hook/low/__init__.py": "", "hook/low/lower.py": ""},
-    **{"hook/low/upper.py": "from hook.low import lower", "hook/late.py": "", "hook/checked.py": ""},
+    **{
+        "hook/__init__.py": "",
+        "hook/__main__.py": START_TEXT,
+        "hook/low/__init__.py": "",
+        "hook/low/lower.py": "",
+    },
+    **{
+        "hook/low/upper.py": "from hook.low import lower",
+        "hook/late.py": "",
+        "hook/checked.py": "",
+    },
 }
 
 
 def test_the_first_part_is_what_the_start_imports_in_the_order_of_imports() -> None:
     trees = {module_name(path): ast.parse(text) for path, text in TEXTS.items()}
-    assert find_imports(trees, START) == ["hook", "hook.low", "hook.low.lower", "hook.low.upper", START]
+    assert find_imports(trees, START) == [
+        "hook",
+        "hook.low",
+        "hook.low.lower",
+        "hook.low.upper",
+        START,
+    ]
 
 
 def test_a_stage_makes_the_modules_that_only_it_imports_and_none_twice() -> None:
-    texts = {**TEXTS, "hook/create.py": "from hook import checked, late\nfrom hook.low import upper"}
+    texts = {
+        **TEXTS,
+        "hook/create.py": "from hook import checked, late\nfrom hook.low import upper",
+    }
     codes, eager = compile_modules(texts)
     there = {name: ModuleType(name) for name in (*eager, "hook.checked")}
     vars(there["hook"])["checked"] = there["hook.checked"]
     names: dict[str, object] = {}
     with patch.dict(sys.modules, there):
         exec(codes["hook.create"], names)  # noqa: S102  ours
-        assert (names["late"], names["checked"]) == (sys.modules["hook.late"], there["hook.checked"])
+        assert (names["late"], names["checked"]) == (
+            sys.modules["hook.late"],
+            there["hook.checked"],
+        )
 
 
 @each_python
-def test_what_has_no_bytecode_is_found_in_the_zip(python: str, source: Path, tmp_path: Path) -> None:
+def test_what_has_no_bytecode_is_found_in_the_zip(
+    python: str, source: Path, tmp_path: Path
+) -> None:
     contents = archive.read_sources(source)
     others = {name: text for name, text in contents.items() if name != "hook/cli/command_line.py"}
     (code,) = bytecode.compile_all(others, [python])
-    done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "--version")
+    done = broken(
+        tmp_path / "x",
+        archive.join(contents, archive.shebang(python), [code]),
+        "x.pyz",
+        "--version",
+    )
     assert done.stdout.startswith("resctrl-mon-hook ")

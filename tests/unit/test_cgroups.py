@@ -67,8 +67,12 @@ def test_the_container_that_a_cgroup_is_named_by(cgroup: str, container: str | N
         (":/system.slice/ssh.service", None),
     ],
 )
-def test_only_the_outermost_container_that_a_path_names_is_believed(cgroup: str, container: str | None) -> None:
-    """A tenant with a writable cgroup makes one below his own, by the name of another container's."""
+def test_only_the_outermost_container_that_a_path_names_is_believed(
+    cgroup: str, container: str | None
+) -> None:
+    """A tenant with a writable cgroup makes one below his own,
+    by the name of another container's.
+    """
     assert processes.find_container(cgroup, {"c1", "c2"}) == container
 
 
@@ -91,7 +95,9 @@ def test_the_cgroup_that_a_bundle_asks_for(path: str | None, cgroup: str | None)
     assert processes.list_requested(config) == [*filter(None, [cgroup])]
 
 
-@pytest.mark.parametrize(("cgroup", "within"), [(":/a", True), (":/a/b", True), (":/ab", False), (":/", False)])
+@pytest.mark.parametrize(
+    ("cgroup", "within"), [(":/a", True), (":/a/b", True), (":/ab", False), (":/", False)]
+)
 def test_whether_a_cgroup_is_within_another(cgroup: str, within: bool) -> None:
     assert processes.is_within(cgroup, ":/a") is within
 
@@ -121,8 +127,14 @@ def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
     ("cgroup", "expected"),
     [
         (f":/machine.slice/libpod-{ID}.scope/a/b/c", f":/machine.slice/libpod-{ID}.scope"),
-        (f":/machine.slice/libpod-{ID}.scope/libpod-{'0' * 64}.scope", f":/machine.slice/libpod-{ID}.scope"),
-        (f"cpu:/libpod_parent/{'0' * 64}/libpod-{ID}/x", f"cpu:/libpod_parent/{'0' * 64}/libpod-{ID}"),
+        (
+            f":/machine.slice/libpod-{ID}.scope/libpod-{'0' * 64}.scope",
+            f":/machine.slice/libpod-{ID}.scope",
+        ),
+        (
+            f"cpu:/libpod_parent/{'0' * 64}/libpod-{ID}/x",
+            f"cpu:/libpod_parent/{'0' * 64}/libpod-{ID}",
+        ),
         (f":/kubepods/pod1/{ID}", f":/kubepods/pod1/{ID}"),
         (":/user.slice/a/b", ":/user.slice/a/b"),
         (":/", ":/"),
@@ -139,7 +151,9 @@ def test_a_look_at_processes_keeps_one_cgroup_of_a_container_however_many_it_mak
     cgroup = f":/machine.slice/libpod-{ID}.scope"
     texts = {pid: f"0:{cgroup}/{pid}" + "/x" * 1000 + "\n" for pid in range(1, 1001)}
     monkeypatch.setattr(system, "list_directory", lambda _path: list(map(str, texts)))
-    monkeypatch.setattr(system, "read_counter", lambda path: f"{path.split('/')[2]} (x) S 1" + " 1" * 40)
+    monkeypatch.setattr(
+        system, "read_counter", lambda path: f"{path.split('/')[2]} (x) S 1" + " 1" * 40
+    )
     monkeypatch.setattr(system, "read_file", lambda path: texts[int(path.split("/")[2])])
     answer = processes.look()
     assert len(answer.by_pid) == 1000

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Helm chart: that Kubernetes takes what it renders, that it asks for no more than it needs, and that all agree."""
+"""The Helm chart: that Kubernetes takes what it renders,
+that it asks for no more than it needs, and that all agree.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,11 @@ def plan(objects: list[Object], *, of_test: bool = False) -> Object:
 
 def with_made(objects: list[Object]) -> list[Object]:
     """Also the Jobs that the uninstall Job makes, and the pods that `helm test` makes."""
-    made = [plan(objects)["remove-json"], plan(objects)["remove-program"], plan(objects, of_test=True)["pod"]]
+    made = [
+        plan(objects)["remove-json"],
+        plan(objects)["remove-program"],
+        plan(objects, of_test=True)["pod"],
+    ]
     return [*objects, *made]
 
 
@@ -87,7 +93,9 @@ def pods(objects: list[Object]) -> Iterator[Object]:
 
 def containers(objects: list[Object]) -> dict[str, Object]:
     every_container = [
-        container for pod in pods(objects) for container in [*pod.get("initContainers", []), *pod["containers"]]
+        container
+        for pod in pods(objects)
+        for container in [*pod.get("initContainers", []), *pod["containers"]]
     ]
     return {container["name"]: container for container in every_container}
 
@@ -102,7 +110,9 @@ def test_kubernetes_takes_it(objects: list[Object]) -> None:
             kubernetes_validate.validate(made, version, strict=True)
 
 
-def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> None:
+def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> (
+    None
+):
     described = chart.load(chart.CHART / "Chart.yaml")
     assert (described["appVersion"], described["kubeVersion"]) == (__version__, f">={OLDEST}.0-0")
 
@@ -127,7 +137,10 @@ def test_names_stay_within_what_kubernetes_takes() -> None:
     """A node's Job has ten digits and a dash behind its name; labels take 63 characters."""
     long = render(name="a" * 53)
     names = [plan(long)[name]["metadata"]["name"] for name in ("remove-json", "remove-program")]
-    assert all(len(name) + 11 <= 63 for name in [*names, plan(long, of_test=True)["pod"]["metadata"]["name"]])
+    assert all(
+        len(name) + 11 <= 63
+        for name in [*names, plan(long, of_test=True)["pod"]["metadata"]["name"]]
+    )
 
 
 # --- Options
@@ -135,21 +148,32 @@ def test_names_stay_within_what_kubernetes_takes() -> None:
 
 def test_options_are_set_once_and_reach_every_container(objects: list[Object]) -> None:
     expected = chart.load(chart.VALUES)["options"]
-    if only(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"][1] == "--prefix=/opt/hook":
+    if (
+        only(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"][1]
+        == "--prefix=/opt/hook"
+    ):
         expected = WORDS
     by_name = containers(objects)
-    words = [item["args"][1:] for item in by_name.values() if "args" in item] + [plan(objects, of_test=True)["options"]]
+    words = [item["args"][1:] for item in by_name.values() if "args" in item] + [
+        plan(objects, of_test=True)["options"]
+    ]
     for item in by_name.values():
         if "readinessProbe" in item:
             command = item["readinessProbe"]["exec"]["command"]
-            words.append(command[next(at for at, word in enumerate(command) if word.startswith("--prefix")) :])
+            words.append(
+                command[
+                    next(at for at, word in enumerate(command) if word.startswith("--prefix")) :
+                ]
+            )
     assert {tuple(item[3:]) for item in words} == {tuple(expected)}
     assert len({tuple(item[:3]) for item in words}) == 1
     assert parse_options(expected)[1] == []
 
 
 def schema(values: Object) -> None:
-    jsonschema.validate(values, json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8")))
+    jsonschema.validate(
+        values, json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))
+    )
 
 
 METRICS: Object = {"metrics": {"port": 19753, "created": True}}
@@ -157,15 +181,45 @@ DROPPED = [{"sourceLabels": ["__name__"], "regex": "resctrl_mon_c[16]_.*", "acti
 LABELS = {"release": "prometheus"}
 WITH_OPERATOR: Object = {
     "metrics": {
-        "podMonitor": {"enabled": True, "interval": "15s", "labels": LABELS, "metricRelabelings": DROPPED},
+        "podMonitor": {
+            "enabled": True,
+            "interval": "15s",
+            "labels": LABELS,
+            "metricRelabelings": DROPPED,
+        },
         "prometheusRule": {"enabled": True, "labels": LABELS},
     }
 }
-GOOD = ["--key=sandbox", "--containers=all", "--monitor=opt-out", "--annotation=a=b=c", "--annotation=a="]
-GOOD += ["--group-prefix=a.b", "--linger=0", "--linger=86400", "--snapshot-ttl=604800", "--lock-timeout=0.5"]
+GOOD = [
+    "--key=sandbox",
+    "--containers=all",
+    "--monitor=opt-out",
+    "--annotation=a=b=c",
+    "--annotation=a=",
+]
+GOOD += [
+    "--group-prefix=a.b",
+    "--linger=0",
+    "--linger=86400",
+    "--snapshot-ttl=604800",
+    "--lock-timeout=0.5",
+]
 GOOD += ["--rmid-wait=60", "--namespace=shop", "--strict"]
-BAD = ["--key=pod", "--containers=none", "--monitor=yes", "--annotation=a", "--annotation==b", "--group-prefix=-a"]
-BAD += ["--group-prefix=" + "a" * 51, "--linger=ten", "--linger=1.5", "--linger=-1", "--linger=86401"]
+BAD = [
+    "--key=pod",
+    "--containers=none",
+    "--monitor=yes",
+    "--annotation=a",
+    "--annotation==b",
+    "--group-prefix=-a",
+]
+BAD += [
+    "--group-prefix=" + "a" * 51,
+    "--linger=ten",
+    "--linger=1.5",
+    "--linger=-1",
+    "--linger=86401",
+]
 BAD += ["--snapshot-ttl=604801", "--lock-timeout=61", "--rmid-wait=60.5", "--rmid-wait=x"]
 OF_MOUNTS = ("resctrl_root", "run_dir", "history")
 """The options that name directories, which the chart mounts."""
@@ -173,20 +227,55 @@ OF_MOUNTS = ("resctrl_root", "run_dir", "history")
 
 def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -> None:
     names = Options.model_fields.keys() - OF_MOUNTS
-    options = [f"--{name.replace('_', '-')}{'' if name == 'strict' else '=x'}" for name in sorted(names)]
-    fine: list[Object] = [EVERYTHING, METRICS, WITH_OPERATOR, {"options": options}, {"sumLabels": ["user", "_"]}]
+    options = [
+        f"--{name.replace('_', '-')}{'' if name == 'strict' else '=x'}" for name in sorted(names)
+    ]
+    fine: list[Object] = [
+        EVERYTHING,
+        METRICS,
+        WITH_OPERATOR,
+        {"options": options},
+        {"sumLabels": ["user", "_"]},
+    ]
     for values in (chart.load(chart.VALUES), *fine):
         schema(values)
     wrong: list[Object] = [{"options": [f"--{name.replace('_', '-')}=x"]} for name in OF_MOUNTS]
-    wrong += [{"options": ["--linger 60"]}, {"options": ["--lingr=60"]}, {"option": ["--linger=60"]}]
-    wrong += [{"prefix": "usr"}, {"prefix": "/usr/."}, {"hooksDir": "/a b"}, {"hooksDir": "/etc/../x"}]
-    wrong += [{"testing": {"resctrlRoot": "/resctrl"}}, {"test": {"everyNode": "yes"}}, {"image": {"digest": "latest"}}]
+    wrong += [
+        {"options": ["--linger 60"]},
+        {"options": ["--lingr=60"]},
+        {"option": ["--linger=60"]},
+    ]
+    wrong += [
+        {"prefix": "usr"},
+        {"prefix": "/usr/."},
+        {"hooksDir": "/a b"},
+        {"hooksDir": "/etc/../x"},
+    ]
+    wrong += [
+        {"testing": {"resctrlRoot": "/resctrl"}},
+        {"test": {"everyNode": "yes"}},
+        {"image": {"digest": "latest"}},
+    ]
     wrong += [{"nodeSelector": {"gpu": value}} for value in (True, 1, {"a": "b"}, "a b")]
-    wrong += [{"tolerations": [{"value": True}]}, {"tolerations": [{"keys": "a"}]}, {"affinity": {"nodes": {}}}]
-    wrong += [{"imagePullSecrets": [{"name": 7}]}, {"imagePullSecrets": [{}]}, {"resources": {"limit": {}}}]
+    wrong += [
+        {"tolerations": [{"value": True}]},
+        {"tolerations": [{"keys": "a"}]},
+        {"affinity": {"nodes": {}}},
+    ]
+    wrong += [
+        {"imagePullSecrets": [{"name": 7}]},
+        {"imagePullSecrets": [{}]},
+        {"resources": {"limit": {}}},
+    ]
     wrong += [{"resources": {"limits": {"memory": value}}} for value in ("1 Gi", "much", True)]
-    wrong += [{"updateStrategy": {"type": "Rolling"}}, {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "x"}}}]
-    wrong += [{"sumLabels": names} for names in (["a", "b", "c"], ["1a"], ["__a"], ["a b"], ["a" * 65], [""])]
+    wrong += [
+        {"updateStrategy": {"type": "Rolling"}},
+        {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "x"}}},
+    ]
+    wrong += [
+        {"sumLabels": names}
+        for names in (["a", "b", "c"], ["1a"], ["__a"], ["a b"], ["a" * 65], [""])
+    ]
     metrics: list[Object] = [{"port": 80}, {"port": "9753"}, {"events": ["c1_res"]}, {"on": True}]
     metrics += [{"podMonitor": {"interval": "often"}}]
     for values in (*wrong, *({"metrics": metric} for metric in metrics)):
@@ -209,7 +298,9 @@ def test_an_option_that_the_hook_would_refuse_is_refused_at_once_with_what_to_wr
     for word in (*GOOD, *BAD):
         assert (parse_options([word])[1] == []) is (word in GOOD), "the hook agrees"
     for word in BAD:
-        with pytest.raises(RuntimeError, match=f"options: {re.escape(word)}: write {word.partition('=')[0]}=X"):
+        with pytest.raises(
+            RuntimeError, match=f"options: {re.escape(word)}: write {word.partition('=')[0]}=X"
+        ):
             render({"options": [word]})
 
 
@@ -217,10 +308,24 @@ OFF: Object = {"enabled": False}
 ON: Object = {"enabled": True}
 DIGEST = "sha256:" + "0" * 64
 WRONG: dict[str, list[Object]] = {
-    # What a boot or the node's cleaning empties, what may be noexec, what is the kernel's, what the hook itself keeps
+    # What a boot or the node's cleaning empties, what may be noexec, what is the kernel's,
+    # what the hook itself keeps
     "prefix": [
-        *({"prefix": path} for path in ("/tmp", "/tmp/x", "/run", "/run/resctrl-mon-hook", "/var/run/x", "/var/tmp")),
-        *({"prefix": path} for path in ("/dev/shm", "/proc", "/sys", "/sys/fs/resctrl", "/etc", "/etc/opt/hook")),
+        *(
+            {"prefix": path}
+            for path in (
+                "/tmp",
+                "/tmp/x",
+                "/run",
+                "/run/resctrl-mon-hook",
+                "/var/run/x",
+                "/var/tmp",
+            )
+        ),
+        *(
+            {"prefix": path}
+            for path in ("/dev/shm", "/proc", "/sys", "/sys/fs/resctrl", "/etc", "/etc/opt/hook")
+        ),
         # A directory of another program
         *({"prefix": path} for path in ("/usr/lib/tmpfiles.d", "/opt/hooks.d/here")),
         *({"prefix": path} for path in ("usr", "/", "/usr/", "/usr/../opt", "/a b", "")),
@@ -228,17 +333,36 @@ WRONG: dict[str, list[Object]] = {
     "hooksDir": [
         *(
             {"hooksDir": path}
-            for path in ("/dev/shm", "/dev/shm/hooks.d", "/run/containers/oci/hooks.d", "/tmp/hooks.d")
+            for path in (
+                "/dev/shm",
+                "/dev/shm/hooks.d",
+                "/run/containers/oci/hooks.d",
+                "/tmp/hooks.d",
+            )
         ),
-        *({"hooksDir": path} for path in ("/run/resctrl-mon-hook/hooks", "/var/run/hooks.d", "/proc/hooks.d")),
+        *(
+            {"hooksDir": path}
+            for path in ("/run/resctrl-mon-hook/hooks", "/var/run/hooks.d", "/proc/hooks.d")
+        ),
         # Two mounts of one path, or one below the other
-        *({"hooksDir": f"/usr/libexec/oci/hooks.d{below}"} for below in ("", "/hooks.d", "/my/hooks")),
+        *(
+            {"hooksDir": f"/usr/libexec/oci/hooks.d{below}"}
+            for below in ("", "/hooks.d", "/my/hooks")
+        ),
         {"prefix": "/opt/x", "hooksDir": "/opt/x/libexec/oci/hooks.d"},
         *(
             {"hooksDir": path}
-            for path in ("/etc/tmpfiles.d", "/etc/tmpfiles.d/hooks.d", "/etc/cni/net.d", "/etc/cron.d")
+            for path in (
+                "/etc/tmpfiles.d",
+                "/etc/tmpfiles.d/hooks.d",
+                "/etc/cni/net.d",
+                "/etc/cron.d",
+            )
         ),
-        *({"hooksDir": path} for path in ("/etc/kubernetes/manifests", "/etc", "/usr/bin", "/etc/containers/oci")),
+        *(
+            {"hooksDir": path}
+            for path in ("/etc/kubernetes/manifests", "/etc", "/usr/bin", "/etc/containers/oci")
+        ),
     ],
     "testing.resctrlRoot": [
         {"testing": {"resctrlRoot": path}}
@@ -257,27 +381,47 @@ WRONG: dict[str, list[Object]] = {
     "metrics.created": [{"metrics": {**OFF, "created": True}}],
     "test.everyNode": [{"metrics": OFF, "test": {"everyNode": True}}],
     "resources.limits.memory": [{"resources": {"limits": None}}],
-    "options": [{"options": ["--history=/x"]}, {"options": ["--linger=1d"]}, {"options": "--strict"}],
+    "options": [
+        {"options": ["--history=/x"]},
+        {"options": ["--linger=1d"]},
+        {"options": "--strict"},
+    ],
     "image.digest": [{"image": {"digest": "latest"}}],
     "metrics.port": [{"metrics": {"port": 80}}],
 }
 """Values that cannot work, by the name that the refusal has to have."""
 RIGHT: list[Object] = [
-    *({"prefix": path} for path in ("/usr/local", "/opt/tmp", "/var/lib/hook", "/srv/run", "/home/x")),
+    *(
+        {"prefix": path}
+        for path in ("/usr/local", "/opt/tmp", "/var/lib/hook", "/srv/run", "/home/x")
+    ),
     *(
         {"hooksDir": path}
-        for path in ("/etc/containers/oci/hooks.d", "/opt/oci-hooks", "/var/lib/my-hooks.d", "/etc/hooks")
+        for path in (
+            "/etc/containers/oci/hooks.d",
+            "/opt/oci-hooks",
+            "/var/lib/my-hooks.d",
+            "/etc/hooks",
+        )
     ),
     {"prefix": "/usr/local", "hooksDir": "/usr/libexec/oci/hooks.d"},
-    *({"testing": {"resctrlRoot": path}} for path in ("/opt/model/resctrl", "/dev/shm/model/resctrl", "/mnt/x")),
+    *(
+        {"testing": {"resctrlRoot": path}}
+        for path in ("/opt/model/resctrl", "/dev/shm/model/resctrl", "/mnt/x")
+    ),
     {"metrics": OFF},
-    {"metrics": {"podMonitor": ON, "prometheusRule": ON, "created": True}, "test": {"everyNode": True}},
+    {
+        "metrics": {"podMonitor": ON, "prometheusRule": ON, "created": True},
+        "test": {"everyNode": True},
+    },
     {"image": {"digest": DIGEST}},
 ]
 
 
 def refusal(values: Object) -> str:
-    """How Helm refuses values: by the schema, with the path of the value, or by the templates; empty if it does not."""
+    """How Helm refuses values: by the schema, with the path of the value, or by the templates;
+    empty if it does not.
+    """
     try:
         render(values)
     except RuntimeError as error:
@@ -290,7 +434,9 @@ def refusal(values: Object) -> str:
 )
 def test_values_that_cannot_work_are_refused_by_name(name: str, values: Object) -> None:
     path = name.replace(".", "/")
-    assert re.search(rf"[ :]{re.escape(name)}(:| is) |at '/{path}(/[0-9]+)?': ", refusal(values)), refusal(values)
+    assert re.search(rf"[ :]{re.escape(name)}(:| is) |at '/{path}(/[0-9]+)?': ", refusal(values)), (
+        refusal(values)
+    )
 
 
 @pytest.mark.parametrize("values", RIGHT, ids=str)
@@ -298,11 +444,17 @@ def test_values_that_can_work_are_taken(values: Object) -> None:
     assert refusal(values) == ""
 
 
-@pytest.mark.parametrize(("name", "was"), [("hooksDir", "/etc/containers/oci/hooks.d"), ("prefix", "/usr/local")])
-def test_an_upgrade_that_moves_a_directory_is_refused_with_the_value_to_set(name: str, was: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "was"), [("hooksDir", "/etc/containers/oci/hooks.d"), ("prefix", "/usr/local")]
+)
+def test_an_upgrade_that_moves_a_directory_is_refused_with_the_value_to_set(
+    name: str, was: str
+) -> None:
     there = only(render({name: was}), "DaemonSet")
     assert render({name: was}, cluster=there)
-    with pytest.raises(RuntimeError, match=f"{name}: the nodes have the hook by {name}={was}: set that, or helm"):
+    with pytest.raises(
+        RuntimeError, match=f"{name}: the nodes have the hook by {name}={was}: set that, or helm"
+    ):
         render(cluster=there)
 
 
@@ -312,23 +464,35 @@ def test_an_upgrade_that_moves_a_directory_is_refused_with_the_value_to_set(name
 def test_each_container_has_no_more_privileges_than_it_needs(objects: list[Object]) -> None:
     """No end of a pod does anything, and a refusal can be read in its description."""
     by_name = containers(objects)
-    capabilities = dict.fromkeys(RECONCILES, KEPT | DROPPED_AT_ONCE) | {"watch": KEPT | DROPPED_AT_ONCE | OF_WATCH}
+    capabilities = dict.fromkeys(RECONCILES, KEPT | DROPPED_AT_ONCE) | {
+        "watch": KEPT | DROPPED_AT_ONCE | OF_WATCH
+    }
     for name, container in by_name.items():
         security = container["securityContext"]
         assert "privileged" not in security, name
         assert security["readOnlyRootFilesystem"] is True, name
         assert security["capabilities"]["drop"] == ["ALL"], name
         assert set(security["capabilities"].get("add", [])) == capabilities.get(name, set()), name
-        assert security.get("allowPrivilegeEscalation") is (None if name in capabilities else False), name
+        assert security.get("allowPrivilegeEscalation") is (
+            None if name in capabilities else False
+        ), name
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        assert container["resources"]["limits"] == {"memory": "192Mi" if name == "load" else "1Gi"}, name
-        assert name == "load" or container["terminationMessagePolicy"] == "FallbackToLogsOnError", name
+        assert container["resources"]["limits"] == {
+            "memory": "192Mi" if name == "load" else "1Gi"
+        }, name
+        assert name == "load" or container["terminationMessagePolicy"] == "FallbackToLogsOnError", (
+            name
+        )
         assert "lifecycle" not in container, name
     assert set(by_name) >= RECONCILES
 
 
-def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_the_node(objects: list[Object]) -> None:
-    tokens = {pod["containers"][0]["name"]: pod["automountServiceAccountToken"] for pod in pods(objects)}
+def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_the_node(
+    objects: list[Object],
+) -> None:
+    tokens = {
+        pod["containers"][0]["name"]: pod["automountServiceAccountToken"] for pod in pods(objects)
+    }
     assert {name for name, token in tokens.items() if token} == {"uninstall", "test"}
     for name in ("uninstall", "test", "load"):
         container = containers(objects)[name]
@@ -354,20 +518,35 @@ ALLOWED = {
 def test_the_token_of_a_helm_hook_allows_no_more_than_the_hook_does_and_goes_with_it(
     objects: list[Object], hook: str
 ) -> None:
-    rules = {rule["resources"][0]: rule for rule in only(objects, "Role", of_test=hook == "test")["rules"]}
+    rules = {
+        rule["resources"][0]: rule
+        for rule in only(objects, "Role", of_test=hook == "test")["rules"]
+    }
     assert {name: set(rule["verbs"]) for name, rule in rules.items()} == ALLOWED[hook]
     if "daemonsets" in rules:
-        assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
-    made = [item for item in objects if item["kind"] != "DaemonSet" and is_of_test(item) == (hook == "test")]
+        assert rules["daemonsets"]["resourceNames"] == [
+            only(objects, "DaemonSet")["metadata"]["name"]
+        ]
+    made = [
+        item
+        for item in objects
+        if item["kind"] != "DaemonSet" and is_of_test(item) == (hook == "test")
+    ]
     annotations = {item["kind"]: item["metadata"]["annotations"] for item in made}
-    first = {kind for kind, texts in annotations.items() if texts.get("helm.sh/hook-weight") == "-1"}
+    first = {
+        kind for kind, texts in annotations.items() if texts.get("helm.sh/hook-weight") == "-1"
+    }
     assert first == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
     for kind, texts in annotations.items():
         assert texts["helm.sh/hook"] == hook
-        assert "hook-succeeded" in texts["helm.sh/hook-delete-policy"] or (kind == "Pod" and hook == "test")
+        assert "hook-succeeded" in texts["helm.sh/hook-delete-policy"] or (
+            kind == "Pod" and hook == "test"
+        )
 
 
-def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for_watch(objects: list[Object]) -> None:
+def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for_watch(
+    objects: list[Object],
+) -> None:
     for pod in pods(objects):
         names = {container["name"] for container in pod["containers"]}
         assert pod.get("hostPID", False) is bool(names & RECONCILES)
@@ -379,7 +558,11 @@ def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for
 
 
 def writable(objects: list[Object], name: str) -> set[str]:
-    return {path for path, mount in mounts(containers(objects)[name]).items() if not mount.get("readOnly")}
+    return {
+        path
+        for path, mount in mounts(containers(objects)[name]).items()
+        if not mount.get("readOnly")
+    }
 
 
 def test_what_can_be_written_to(defaults: list[Object]) -> None:
@@ -399,15 +582,24 @@ def test_what_can_be_written_to(defaults: list[Object]) -> None:
     }
 
 
-def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: list[Object]) -> None:
-    paths = [volume for pod in pods(objects) for volume in pod.get("volumes", []) if "hostPath" in volume]
+def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(
+    objects: list[Object],
+) -> None:
+    paths = [
+        volume for pod in pods(objects) for volume in pod.get("volumes", []) if "hostPath" in volume
+    ]
     made = {path["name"] for path in paths if path["hostPath"].get("type") == "DirectoryOrCreate"}
     assert made == {"programs", "hooks", "run", "tmpfiles"}
     assert not [path for path in paths if path["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
 
 
-def test_reconcile_alone_gets_the_labels_to_add_up_by(defaults: list[Object], monkeypatch: pytest.MonkeyPatch) -> None:
-    before, after = (containers(objects) for objects in (defaults, render({"sumLabels": ["user", "cost_center"]})))
+def test_reconcile_alone_gets_the_labels_to_add_up_by(
+    defaults: list[Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = (
+        containers(objects)
+        for objects in (defaults, render({"sumLabels": ["user", "cost_center"]}))
+    )
     assert {name for name in after if after[name] != before[name]} == {"reconcile"}
     for variable in after["reconcile"]["env"]:
         monkeypatch.setenv(variable["name"], variable["value"])
@@ -415,14 +607,22 @@ def test_reconcile_alone_gets_the_labels_to_add_up_by(defaults: list[Object], mo
     assert given.sum_label == ["user", "cost_center"]
 
 
-def test_adopt_mounts_what_the_runtimes_keep_read_only_and_only_for_reconcile(defaults: list[Object]) -> None:
-    """No bundle, in which a container's file system is mounted, and no directory with a runtime's socket."""
+def test_adopt_mounts_what_the_runtimes_keep_read_only_and_only_for_reconcile(
+    defaults: list[Object],
+) -> None:
+    """No bundle, in which a container's file system is mounted,
+    and no directory with a runtime's socket.
+    """
     adopting = render({"adopt": True})
     for made in with_made(adopting):
         kubernetes_validate.validate(made, OLDEST, strict=True)
     before, after = (containers(objects) for objects in (defaults, adopting))
     assert {name for name in after if after[name] != before[name]} == {"reconcile"}
-    new = {path: mount for path, mount in mounts(after["reconcile"]).items() if path not in mounts(before["reconcile"])}
+    new = {
+        path: mount
+        for path, mount in mounts(after["reconcile"]).items()
+        if path not in mounts(before["reconcile"])
+    }
     assert {path for path, mount in new.items() if not mount.get("readOnly")} == {runtime.BUNDLES}
     shown = [path for path in new if path != runtime.BUNDLES]
     assert all(any(f"{root}/".startswith(f"{path}/") for path in shown) for root in runtime.ROOTS)
@@ -433,7 +633,9 @@ def test_adopt_mounts_what_the_runtimes_keep_read_only_and_only_for_reconcile(de
         if volume["name"] in {mount["name"] for mount in new.values()} - {"adopt"}
     }
     assert {f"/host{path}" for path in paths} == set(shown)
-    assert after["reconcile"]["securityContext"] == before["reconcile"]["securityContext"], "no capability more"
+    assert after["reconcile"]["securityContext"] == before["reconcile"]["securityContext"], (
+        "no capability more"
+    )
 
 
 # --- Life
@@ -443,23 +645,31 @@ def test_a_priority_of_the_systems_without_a_limit_of_memory_is_refused() -> Non
     for name in ("system-node-critical", "system-cluster-critical"):
         for resources in (None, {"limits": None}, {"limits": {"memory": 0}}):
             values: Object = {"priorityClassName": name, "resources": resources}
-            with pytest.raises(RuntimeError, match=rf"resources\.limits\.memory is not set: .*{name}"):
+            with pytest.raises(
+                RuntimeError, match=rf"resources\.limits\.memory is not set: .*{name}"
+            ):
                 render(values)
             assert render({**values, "priorityClassName": "mine"})
 
 
-def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themselves(objects: list[Object]) -> None:
+def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themselves(
+    objects: list[Object],
+) -> None:
     jobs = [plan(objects)[name] for name in ("remove-json", "remove-program")]
     labels = [job["metadata"]["labels"] for job in jobs]
     labels.append(only(objects, "DaemonSet")["spec"]["selector"]["matchLabels"])
     assert len({label["app.kubernetes.io/component"] for label in labels}) == 3
-    assert plan(objects)["selector"] == ",".join(f"{name}={value}" for name, value in labels[2].items())
+    assert plan(objects)["selector"] == ",".join(
+        f"{name}={value}" for name, value in labels[2].items()
+    )
     assert all(job["spec"]["suspend"] is True for job in jobs)
     assert jobs[1]["spec"]["ttlSecondsAfterFinished"] > 0
     for job in jobs:
         (container,) = job["spec"]["template"]["spec"]["containers"]
         path = f"metadata.annotations['{cluster.SINCE}']"
-        assert container["env"] == [{"name": "REMOVED_AT", "valueFrom": {"fieldRef": {"fieldPath": path}}}]
+        assert container["env"] == [
+            {"name": "REMOVED_AT", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        ]
 
 
 # --- Metrics
@@ -492,7 +702,9 @@ def test_watch_and_metrics_see_what_reconcile_does_and_can_be_off(defaults: list
     assert "metrics" not in containers(render({"metrics": OFF}))
 
 
-def test_view_writes_into_the_run_directory_alone_and_is_off_unless_it_is_enabled(defaults: list[Object]) -> None:
+def test_view_writes_into_the_run_directory_alone_and_is_off_unless_it_is_enabled(
+    defaults: list[Object],
+) -> None:
     assert "view" not in containers(defaults)
     viewing = render({"view": {"enabled": True}})
     assert writable(viewing, "view") == {Options().run_dir}
@@ -507,7 +719,9 @@ def test_the_chart_has_no_link() -> None:
 def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_tests() -> None:
     objects = render(WITH_OPERATOR)
     rules = only(objects, "PrometheusRule")
-    assert rules["spec"] == chart.load(chart.ROOT / "packaging/prometheus/rules.yaml"), "run build.py compile"
+    assert rules["spec"] == chart.load(chart.ROOT / "packaging/prometheus/rules.yaml"), (
+        "run build.py compile"
+    )
     assert rules["metadata"]["labels"]["release"] == "prometheus"
     monitor, daemonset = only(objects, "PodMonitor"), only(objects, "DaemonSet")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
@@ -515,6 +729,10 @@ def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_test
     assert monitor["spec"]["selector"] == daemonset["spec"]["selector"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     (port,) = containers(objects)["metrics"]["ports"]
-    assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == (port["name"], "/metrics", "15s")
+    assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == (
+        port["name"],
+        "/metrics",
+        "15s",
+    )
     assert endpoint["honorLabels"] is True, "the series keep their labels"
     assert endpoint["metricRelabelings"] == DROPPED

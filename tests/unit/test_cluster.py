@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tier `cluster` does without a cluster: it names what is missing, and what containerd's NRI refuses."""
+"""What the tier `cluster` does without a cluster: it names what is missing,
+and what containerd's NRI refuses.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ SAYS = (
 
 
 def pod(state: Object) -> Object:
-    return {"metadata": {"name": "app"}, "status": {"containerStatuses": [{"name": "app", "state": state}]}}
+    return {
+        "metadata": {"name": "app"},
+        "status": {"containerStatuses": [{"name": "app", "state": state}]},
+    }
 
 
 def test_a_pod_that_nri_refuses_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of each command: what it takes, what --help and the man page say of it, what shells complete."""
+"""The command line of each command: what it takes, what --help and the man page say of it,
+what shells complete.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,10 @@ needed = {"show": ["KEY"], "completion": ["bash"]}
 
 
 def list_all(name: str) -> list[Row]:
-    return [*ARGUMENTS[name].rows, *(make_row(option, VERBS[name].defaults) for option in VERBS[name].options)]
+    return [
+        *ARGUMENTS[name].rows,
+        *(make_row(option, VERBS[name].defaults) for option in VERBS[name].options),
+    ]
 
 
 # --- Parsing
@@ -48,7 +53,9 @@ def list_all(name: str) -> list[Row]:
 
 @each_verb
 def test_command_without_options_has_the_defaults_of_the_hook(name: str) -> None:
-    assert command_line.parse_command(name, needed.get(name, []))[1] == Request(Options(), {}, is_json=False)
+    assert command_line.parse_command(name, needed.get(name, []))[1] == Request(
+        Options(), {}, is_json=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,14 +84,30 @@ def test_argument_of_a_command(line: str, field: str, value: object) -> None:
     assert (getattr(given, field), request) == (value, Request(Options(), {}, is_json=False))
 
 
-@pytest.mark.parametrize("line", ["metrics --json", "list --output=json", "show -ojson x", "top -o json --json"])
+@pytest.mark.parametrize(
+    "line", ["metrics --json", "list --output=json", "show -ojson x", "top -o json --json"]
+)
 def test_json_can_be_asked_for(line: str) -> None:
     assert command_line.parse_command(line.split(maxsplit=1)[0], line.split()[1:])[1].is_json
 
 
-def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["--key", "sandbox", "--dry-run", "--linger=0", "--namespace=a", "--strict", "--namespace", "b"]
-    of_hook = {name: [f"--{name}={text}" for text in texts] for name, *texts in (("key", "sandbox"), ("linger", "0"))}
+def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = [
+        "--key",
+        "sandbox",
+        "--dry-run",
+        "--linger=0",
+        "--namespace=a",
+        "--strict",
+        "--namespace",
+        "b",
+    ]
+    of_hook = {
+        name: [f"--{name}={text}" for text in texts]
+        for name, *texts in (("key", "sandbox"), ("linger", "0"))
+    }
     of_hook |= {"namespace": ["--namespace=a", "--namespace=b"], "strict": ["--strict"]}
     called: list[tuple[object, Request]] = []
 
@@ -125,39 +148,72 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
             ["top", "--count=x", "--interval=y"],
             "--count: 'x' is not a whole number; --interval: 'y' is not a number; see",
         ),
-        (["metrics", "--json", "--textfile=x"], "argument --textfile: not allowed with argument --json"),
+        (
+            ["metrics", "--json", "--textfile=x"],
+            "argument --textfile: not allowed with argument --json",
+        ),
         (["top", "\x1b[2J\n" + "x" * 5000], r"unrecognized arguments: \x1b[2J\nxxx"),
-        (["run", "--strict", "--label=9=x", "--", "true"], "--label: '9=x': not a label's name: 1 to 64 of"),
+        (
+            ["run", "--strict", "--label=9=x", "--", "true"],
+            "--label: '9=x': not a label's name: 1 to 64 of",
+        ),
         (
             ["run", "--strict", "--label=a=\x1b[2J", "--", "true"],
             "'a=\\x1b[2J': not a label's value: 1 to 128 printable characters",
         ),
         (["assign", "--key=a", "--label=user", "7"], "--label: 'user' is not K=V"),
-        (["assign", "--key=a", "--label=user=a", "--label=user=b", "7"], "--label: 'user=b': one name has two values"),
-        (["assign", "--key=a", *NINE, "7"], "assign: wants --key=NAME, the pids of processes, and 8 labels at most"),
+        (
+            ["assign", "--key=a", "--label=user=a", "--label=user=b", "7"],
+            "--label: 'user=b': one name has two values",
+        ),
+        (
+            ["assign", "--key=a", *NINE, "7"],
+            "assign: wants --key=NAME, the pids of processes, and 8 labels at most",
+        ),
         (["run", "--strict", *NINE, "--", "true"], "run: 9 labels: a job has 8 at most"),
         (["help", "xyzzy"], "unknown command 'xyzzy'; see resctrl-mon-hook --help"),
-        (["lsit", "--help"], "unknown command 'lsit' (did you mean list?); see resctrl-mon-hook --help"),
+        (
+            ["lsit", "--help"],
+            "unknown command 'lsit' (did you mean list?); see resctrl-mon-hook --help",
+        ),
         (["help", "hok"], "unknown command 'hok' (did you mean hook?); see"),
     ],
 )
 def test_wrong_command_line_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: list[str], problem: str
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+    problem: str,
 ) -> None:
     monkeypatch.setattr(system, "read_stdin", lambda *_: (b"", True))
     assert cli.main(arguments) == 2
     out, err = capfd.readouterr()
     assert (out, err.count("\n"), len(err) < 500) == ("", 1, True)
-    assert err.startswith(f"resctrl-mon-hook: {arguments[0]}: " if arguments[0] in VERBS else "resctrl-mon-hook: ")
+    assert err.startswith(
+        f"resctrl-mon-hook: {arguments[0]}: " if arguments[0] in VERBS else "resctrl-mon-hook: "
+    )
     assert problem in err
 
 
 def test_what_run_ignores_is_as_if_it_were_not_given(capfd: pytest.CaptureFixture[str]) -> None:
-    """Else a default of the hook would take the place of a job's, or of what a hooks.d file says."""
-    words = ["--lock-timeout=x", "--run-dir=relative", "--rmid-wait=2", "--rmid-wait=99", "--label=a", "--key=j", "--"]
+    """Else a default of the hook would take the place of a job's,
+    or of what a hooks.d file says.
+    """
+    words = [
+        "--lock-timeout=x",
+        "--run-dir=relative",
+        "--rmid-wait=2",
+        "--rmid-wait=99",
+        "--label=a",
+        "--key=j",
+        "--",
+    ]
     given, request = command_line.parse_command("run", [*words, "true"])
     assert (given.key, given.label, given.command) == ("j", {}, ["true"])
-    assert (request.given, request.hook) == ({"rmid_wait": ["--rmid-wait=2"]}, Options(rmid_wait=2.0))
+    assert (request.given, request.hook) == (
+        {"rmid_wait": ["--rmid-wait=2"]},
+        Options(rmid_wait=2.0),
+    )
     assert capfd.readouterr().err.count("run: ignored: ") == 4
 
 
@@ -168,7 +224,17 @@ def test_address_to_listen_on() -> None:
         ("[10.0.0.1]:80", ("10.0.0.1", 80)),
     ):
         assert verbs.parse_address(text) == address
-    for text in ("", ":", "a:1", "localhost:1", "1.2.3.4:", "1:-1", "127.0.0.1:65536", "::1:x", "\u0661"):
+    for text in (
+        "",
+        ":",
+        "a:1",
+        "localhost:1",
+        "1.2.3.4:",
+        "1:-1",
+        "127.0.0.1:65536",
+        "::1:x",
+        "\u0661",
+    ):
         with pytest.raises(Usage, match="ADDRESS:PORT"):
             verbs.parse_address(text)
 
@@ -191,7 +257,9 @@ def test_help_of_the_hook_has_each_option_with_value_meaning_and_default() -> No
     assert_shown([*rows.values()], HOOK_HELP)
     for name, (_, row) in rows.items():
         default = DEFAULTS[name]
-        assert row["help"].endswith("" if default is False or default in ("", [], {}) else f" [{default}]")
+        assert row["help"].endswith(
+            "" if default is False or default in ("", [], {}) else f" [{default}]"
+        )
         assert ("metavar" in row) is (default is not False)
         assert ("repeatable" in row["help"]) is isinstance(default, (list, dict))
         assert row.get("choices") == Options.model_json_schema()["properties"][name].get("enum")
@@ -222,10 +290,14 @@ def test_help_of_the_hook_names_the_commands_that_take_its_options() -> None:
     assert names.split(", ") == [name for name, options in others.items() if {*HOOK} <= {*options}]
 
 
-@pytest.mark.parametrize("text", [HELP, HOOK_HELP, *(command_line.find_help(name) for name in VERBS)])
+@pytest.mark.parametrize(
+    "text", [HELP, HOOK_HELP, *(command_line.find_help(name) for name in VERBS)]
+)
 def test_help_is_ascii_and_all_but_examples_fit_in_80_columns(text: str) -> None:
     assert text.isascii()
-    assert [line for line in text.splitlines() if len(line) > 80 and "  resctrl-mon-hook " not in line] == []
+    assert [
+        line for line in text.splitlines() if len(line) > 80 and "  resctrl-mon-hook " not in line
+    ] == []
 
 
 @each_verb
@@ -241,7 +313,10 @@ def test_help_of_a_command_has_each_argument_and_a_valid_example(name: str) -> N
 
 ANSWERS = [
     *((words, HELP) for words in (["--help"], ["-h"], ["help"], ["help", "help"])),
-    *((words, HOOK_HELP) for words in (["help", "hook"], ["hook", "--help"], ["help", "createRuntime"])),
+    *(
+        (words, HOOK_HELP)
+        for words in (["help", "hook"], ["hook", "--help"], ["help", "createRuntime"])
+    ),
     *(
         (words, command_line.find_help(name))
         for name in VERBS
@@ -283,7 +358,9 @@ def test_unknown_command_exits_0_only_with_a_state_on_stdin(
         return text, True
 
     lines: list[tuple[str, bool]] = []
-    monkeypatch.setattr(report, "write_line", lambda text, *, to_syslog: lines.append((text, to_syslog)))
+    monkeypatch.setattr(
+        report, "write_line", lambda text, *, to_syslog: lines.append((text, to_syslog))
+    )
     monkeypatch.setattr(system, "read_stdin", read_stdin)
     assert cli.main(arguments) == status
     ((line, to_syslog),) = lines
@@ -299,14 +376,24 @@ MANUAL = ROOT / "packaging" / "man" / "resctrl-mon-hook.8"
 
 
 def plain(mdoc: str) -> str:
-    """The page without its markup: options and values as people type them, one item from `It` to `It`."""
+    """The page without its markup: options and values as people type them,
+    one item from `It` to `It`.
+    """
     text = re.sub(r"^\.(?!It|Sh|Ss)", "", mdoc, flags=re.MULTILINE)
     text = re.sub(r"\b(?:Ar|Cm|Oc|Oo|Op|Pa|Pq|Xc|Xo)\b ?", "", text)
-    return text.replace("Fl -", "--").replace(" Ns = Ns ", "=").replace(" | ", "|").replace("\n\n", "\n")
+    return (
+        text.replace("Fl -", "--")
+        .replace(" Ns = Ns ", "=")
+        .replace(" | ", "|")
+        .replace("\n\n", "\n")
+    )
 
 
 TEXT = plain(MANUAL.read_text(encoding="ascii"))
-ITEMS = {item.split()[0].partition("=")[0]: item for item in re.split(r"^\.It\s", TEXT, flags=re.MULTILINE)[1:]}
+ITEMS = {
+    item.split()[0].partition("=")[0]: item
+    for item in re.split(r"^\.It\s", TEXT, flags=re.MULTILINE)[1:]
+}
 
 
 def test_man_page_has_an_item_for_each_command_option_and_reason() -> None:
@@ -316,19 +403,28 @@ def test_man_page_has_an_item_for_each_command_option_and_reason() -> None:
 
 @each_verb
 def test_man_page_has_the_arguments_of_each_command(name: str) -> None:
-    wanted = [show_argument(row) for row in ARGUMENTS[name].rows if row[0][0] not in ("what", "shell")]
-    assert re.findall(r"--[a-z-]+(?:=\S+)?|\b(?:KEY|NAME|PID|COMMAND)\b", ITEMS[name])[: len(wanted)] == wanted
+    wanted = [
+        show_argument(row) for row in ARGUMENTS[name].rows if row[0][0] not in ("what", "shell")
+    ]
+    assert (
+        re.findall(r"--[a-z-]+(?:=\S+)?|\b(?:KEY|NAME|PID|COMMAND)\b", ITEMS[name])[: len(wanted)]
+        == wanted
+    )
 
 
 def test_synopsis_has_each_command_and_the_arguments_of_those_that_do_not_say_option() -> None:
     """A word without `--` is there in any case."""
     synopsis = re.split(r"^\.Sh ", TEXT, flags=re.MULTILINE)[2]
     calls = [call.split() for call in re.split(r"^Nm\n", synopsis, flags=re.MULTILINE)[1:]]
-    assert sorted(name for call in calls[:-1] for name in call[0].split("|")) == sorted([*entry.STAGES, *VERBS])
+    assert sorted(name for call in calls[:-1] for name in call[0].split("|")) == sorted(
+        [*entry.STAGES, *VERBS]
+    )
     for first, *words in calls[1:-1]:
         for name in first.split("|"):
             own = [row for row in ARGUMENTS[name].rows if row[0][0] != "what"]
-            wanted = {show_argument(row) for row in own if "option" not in words or row[0][0][0] != "-"}
+            wanted = {
+                show_argument(row) for row in own if "option" not in words or row[0][0][0] != "-"
+            }
             assert {word for word in words if word not in ("option", "...", "--")} == wanted, name
 
 
@@ -338,11 +434,17 @@ def test_man_page_has_each_option_of_the_hook_with_its_value_and_its_default() -
         head, _, meaning = ITEMS[row[0][0]].partition("\n")
         assert head == show_argument(row)
         default = re.escape(str(value))
-        assert row[1]["help"][-1] != "]" or re.search(rf"(^|\(){default}( ;|[.)]| \.|$)", meaning, re.MULTILINE)
+        assert row[1]["help"][-1] != "]" or re.search(
+            rf"(^|\(){default}( ;|[.)]| \.|$)", meaning, re.MULTILINE
+        )
 
 
 def test_man_page_has_no_unknown_option() -> None:
-    known = {words[0] for name in VERBS for words, _ in list_all(name)} | {"--help", "--version", "--x"}
+    known = {words[0] for name in VERBS for words, _ in list_all(name)} | {
+        "--help",
+        "--version",
+        "--x",
+    }
     assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
 
 
@@ -371,10 +473,16 @@ def test_man_page_has_each_environment_variable_and_no_other() -> None:
 
 
 def test_man_page_has_each_exit_status_and_signal() -> None:
-    statuses = {*map(str, (*verbs.JOB_STATUSES.values(), command.NOT_FOUND, command.NOT_EXECUTABLE))}
+    statuses = {
+        *map(str, (*verbs.JOB_STATUSES.values(), command.NOT_FOUND, command.NOT_EXECUTABLE))
+    }
     assert list_items("EXIT STATUS") == {"0", "1", "2"} | statuses
     texts = [*house.sources("hook").values()]
-    handled = {name for text in texts for name in re.findall(r"signal\.(SIGTERM|SIGINT|SIGHUP|SIGUSR\d)\b", text)}
+    handled = {
+        name
+        for text in texts
+        for name in re.findall(r"signal\.(SIGTERM|SIGINT|SIGHUP|SIGUSR\d)\b", text)
+    }
     assert handled == list_items("SIGNALS") - {"SIGPIPE"}
 
 
@@ -430,8 +538,15 @@ def complete(shell: str, line: str, setup: Path) -> set[str]:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     (setup / "setup").write_text(ZSH, encoding="ascii")
-    (setup / "_resctrl-mon-hook").write_text((COMPLETIONS / "zsh").read_text("ascii"), encoding="ascii")
-    env = {**os.environ, "LINE": f"resctrl-mon-hook {line}", "SCRIPTS": str(COMPLETIONS), "SETUP": str(setup)}
+    (setup / "_resctrl-mon-hook").write_text(
+        (COMPLETIONS / "zsh").read_text("ascii"), encoding="ascii"
+    )
+    env = {
+        **os.environ,
+        "LINE": f"resctrl-mon-hook {line}",
+        "SCRIPTS": str(COMPLETIONS),
+        "SETUP": str(setup),
+    }
     command = [shell, "-c", SHELLS[shell]]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=300)
     assert done.stderr == ""
@@ -471,7 +586,12 @@ def test_shell_completes_the_keys_and_names_of_a_node_if_they_are_harmless(
     monkeypatch.chdir(tmp_path / "sys/fs/resctrl/mon_data")  # no files
     uid, bad = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", f"$(touch {tmp_path}/bad)"
     pod = {"kind": "pod", "pod_namespace": "shop"}
-    records = {uid: {**pod, "pod_name": "web-0"}, "c1": {"name": "db"}, "c2": {"name": bad}, "nightly": {"kind": "job"}}
+    records = {
+        uid: {**pod, "pod_name": "web-0"},
+        "c1": {"name": "db"},
+        "c2": {"name": bad},
+        "nightly": {"kind": "job"},
+    }
     for key, fields in {**records, uid[::-1]: {**pod, "pod_name": bad}}.items():
         node.record(key, **fields)
     node.write("groups", "$(touch bad).json", '{"version": 1, "key": "$(touch bad)"}')
@@ -480,7 +600,8 @@ def test_shell_completes_the_keys_and_names_of_a_node_if_they_are_harmless(
         f"show {place} ": {uid, uid[::-1], "c1", "c2", "nightly", "shop/web-0", "db"},
         f"show {place} shop/": {"shop/web-0"},
         **{
-            f"{verb} {place} --key=": {f"--key={key}" for key in ("c1", "c2", "nightly")} for verb in ("run", "release")
+            f"{verb} {place} --key=": {f"--key={key}" for key in ("c1", "c2", "nightly")}
+            for verb in ("run", "release")
         },
         f"assign {place} --key=n": {"--key=nightly"},
         f"release --run-dir={tmp_path}/none --key=": set(),
@@ -495,12 +616,17 @@ def test_each_time_that_is_offered_is_one() -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_shell_offers_files_where_one_is_meant(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_offers_files_where_one_is_meant(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "place").mkdir()
     monkeypatch.chdir(tmp_path)
     setup = tmp_path / "none"
     setup.mkdir()
-    meant = {"doctor --hooks-dir=": {"--hooks-dir=place"}, "history --history=p": {"--history=place"}}
+    meant = {
+        "doctor --hooks-dir=": {"--hooks-dir=place"},
+        "history --history=p": {"--history=place"},
+    }
     meant |= {"run -- ": {"place"}, "run --key=a -- pl": {"place"}}
     others = (
         "run --label=",
@@ -510,17 +636,28 @@ def test_shell_offers_files_where_one_is_meant(shell: str, tmp_path: Path, monke
         "history p",
         "metrics --listen=",
     )
-    offered = {line: {word.rstrip("/") for word in complete(shell, line, setup)} for line in (*meant, *others)}
-    found = {line: {word for word in words if word.endswith("place")} for line, words in offered.items()}
+    offered = {
+        line: {word.rstrip("/") for word in complete(shell, line, setup)}
+        for line in (*meant, *others)
+    }
+    found = {
+        line: {word for word in words if word.endswith("place")} for line, words in offered.items()
+    }
     assert found == {**meant, **{line: set() for line in others}}
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_shell_completes_the_labels_of_jobs_that_run_or_have_ended(shell: str, tmp_path: Path) -> None:
+def test_shell_completes_the_labels_of_jobs_that_run_or_have_ended(
+    shell: str, tmp_path: Path
+) -> None:
     node = NodeFiles(tmp_path)
-    node.record("nightly", kind="job", job_labels={"user": 'a, "x": "b}', "team": ""}, labels={"pod": "p"})
+    node.record(
+        "nightly", kind="job", job_labels={"user": 'a, "x": "b}', "team": ""}, labels={"pod": "p"}
+    )
     file = tmp_path / "history.jsonl"
-    file.write_bytes(lines.line(lines.make(1)) + lines.line(lines.make(2, labels={"project": "p", "user": "u"})))
+    file.write_bytes(
+        lines.line(lines.make(1)) + lines.line(lines.make(2, labels={"project": "p", "user": "u"}))
+    )
     places, labels = f"--run-dir={node.run} --history={file}", {"project", "team", "user"}
     usual = {"name", "pod", "namespace", "node", "day"}
     expected = {
@@ -535,10 +672,14 @@ def test_shell_completes_the_labels_of_jobs_that_run_or_have_ended(shell: str, t
 
 def test_completions_are_made_of_the_table_of_commands() -> None:
     """`python3 build.py compile` makes them."""
-    assert {path.name: path.read_text(encoding="ascii") for path in COMPLETIONS.iterdir()} == make_completions()
+    assert {
+        path.name: path.read_text(encoding="ascii") for path in COMPLETIONS.iterdir()
+    } == make_completions()
 
 
 def test_completion_prints_what_the_shell_reads(pyz: Path) -> None:
     for path in COMPLETIONS.iterdir():
-        done = subprocess.run([pyz, "completion", path.name], capture_output=True, check=True, timeout=300)
+        done = subprocess.run(
+            [pyz, "completion", path.name], capture_output=True, check=True, timeout=300
+        )
         assert done.stdout == path.read_bytes()

@@ -32,7 +32,10 @@ def answer(error: int = 0) -> bytes:
 
 
 class ScriptedSocket:
-    """Has these messages and errors, in this order, and then nothing. The call of the name `fails` is refused."""
+    """Has these messages and errors, in this order, and then nothing.
+
+    The call of the name `fails` is refused.
+    """
 
     def __init__(self, *script: bytes | int, fails: str = "", number: int = 0) -> None:
         self.script = list(script)
@@ -94,7 +97,9 @@ def test_events_and_answers_to_others_before_the_answer_are_passed_over() -> Non
 
 
 @pytest.mark.parametrize(
-    ("script", "problem"), [([answer(errno.EPERM)], "CAP_NET_ADMIN"), ([], "CONFIG_PROC_EVENTS")], ids=["no", "silent"]
+    ("script", "problem"),
+    [([answer(errno.EPERM)], "CAP_NET_ADMIN"), ([], "CONFIG_PROC_EVENTS")],
+    ids=["no", "silent"],
 )
 def test_a_kernel_that_refuses_or_does_not_answer_lacks_what_is_named(
     monkeypatch: pytest.MonkeyPatch, script: list[bytes], problem: str
@@ -112,12 +117,20 @@ def test_a_kernel_that_refuses_or_does_not_answer_lacks_what_is_named(
         (message(EXEC, 8, 7), 7),  # of its process, and not of the thread
         *(
             (sent, None)
-            for sent in (message(FORK, 1, 1, 2, 2), message(EXIT, 1, 1, 0, 17), answer(), b"x", b"x" * 4096)
+            for sent in (
+                message(FORK, 1, 1, 2, 2),
+                message(EXIT, 1, 1, 0, 17),
+                answer(),
+                b"x",
+                b"x" * 4096,
+            )
         ),
         (message(EXEC, 8, 7)[:59], None),
     ],
 )
-def test_an_exec_is_the_pid_of_its_process_and_all_else_is_passed_over(sent: bytes, pid: int | None) -> None:
+def test_an_exec_is_the_pid_of_its_process_and_all_else_is_passed_over(
+    sent: bytes, pid: int | None
+) -> None:
     """On kernels where the filter could not be had, and for whatever root may send to us."""
     made = subscribed(sent)
     assert made.receive() == pid
@@ -147,7 +160,9 @@ def test_a_broken_socket_is_an_error() -> None:
         ("send", errno.ENOMEM, "ENOMEM"),
     ],
 )
-def test_a_refusal_says_what_is_missing(call: str, number: int, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_says_what_is_missing(
+    call: str, number: int, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(socket, "socket", ScriptedSocket(fails=call, number=number))
     with pytest.raises(HookError) as caught:
         connector.subscribe()

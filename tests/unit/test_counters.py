@@ -21,21 +21,43 @@ ENERGY = "mon_PERF_PKG_00/core_energy"
 TRAFFIC = "mon_L3_00/mbm_total_bytes"
 OCCUPANCY = "mon_L3_00/llc_occupancy"
 PATH = "/sys/fs/resctrl/mon_groups/oci-c1"
-WORDS = ["Unavailable", "Error", "Unassigned", "", "-1", "1e3", ".5", "0x1", "1 2", "\u0661", "1" * 40, "1_0"]
+WORDS = [
+    "Unavailable",
+    "Error",
+    "Unassigned",
+    "",
+    "-1",
+    "1e3",
+    ".5",
+    "0x1",
+    "1 2",
+    "\u0661",
+    "1" * 40,
+    "1_0",
+]
 
 Counters = Optional[dict[str, str]]
 
 amounts = st.integers(0, 2**63)
-texts = st.one_of(amounts.map(str), amounts.map(lambda amount: f"{amount // 10**6}.{amount % 10**6:06d}"))
+texts = st.one_of(
+    amounts.map(str), amounts.map(lambda amount: f"{amount // 10**6}.{amount % 10**6:06d}")
+)
 
 
-def group(begin: Counters = None, end: Counters = None, before: Counters = None, known: Counters = None) -> MonGroup:
-    return MonGroup(path=PATH, ctrl_group="/", begin=begin, end=end, before=before or {}, known=known or {})
+def group(
+    begin: Counters = None, end: Counters = None, before: Counters = None, known: Counters = None
+) -> MonGroup:
+    return MonGroup(
+        path=PATH, ctrl_group="/", begin=begin, end=end, before=before or {}, known=known or {}
+    )
 
 
 def lifetime(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
     """The use that is known whole; None: a part is unknown."""
-    return {counter: known if is_all else None for counter, (known, is_all) in counters.measure(group, now).items()}
+    return {
+        counter: known if is_all else None
+        for counter, (known, is_all) in counters.measure(group, now).items()
+    }
 
 
 def at_least(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
@@ -47,7 +69,14 @@ UNITS = {
     "joules": ["core_energy"],
     "farads": ["activity"],
     "cycles": [
-        *("stalls_llc_hit", "stalls_llc_miss", "c1_res", "c6_res", "unhalted_core_cycles", "unhalted_ref_cycles"),
+        *(
+            "stalls_llc_hit",
+            "stalls_llc_miss",
+            "c1_res",
+            "c6_res",
+            "unhalted_core_cycles",
+            "unhalted_ref_cycles",
+        ),
     ],
     "operations": ["uops_retired"],
 }
@@ -73,7 +102,9 @@ def test_a_number_is_exact(text: str) -> None:
 @pytest.mark.parametrize("word", WORDS)
 def test_what_the_kernel_never_writes_is_no_number_and_never_zero(word: str) -> None:
     assert counters.parse_number(word) is None
-    assert counters.compute_use(TRAFFIC, word, "5") == (5 * counters.MILLION if word == counters.UNKNOWN else None)
+    assert counters.compute_use(TRAFFIC, word, "5") == (
+        5 * counters.MILLION if word == counters.UNKNOWN else None
+    )
     assert counters.compute_use(TRAFFIC, "5", word) is None
     assert counters.compute_use(ENERGY, "5", word) is None
     assert (counters.parse_number(None), counters.format_number(None)) == (None, counters.UNKNOWN)
@@ -153,23 +184,33 @@ UNTRACKED = "Unavailable"
 def test_traffic_that_is_untracked_counts_as_what_is_on_record(
     traffic: str, begin: str | None, last: str | None, now: str | None, use: tuple[int | None, bool]
 ) -> None:
-    """AMD: tests/fuse/test_untracked.py. Not a number of another kind, nor a counter that is gone."""
+    """AMD: tests/fuse/test_untracked.py.
+
+    Not a number of another kind, nor a counter that is gone.
+    """
     texts = [{traffic: text} if text is not None else {} for text in (begin, last, now)]
     here = replace(group(begin={ENERGY: "1", **texts[0]}), last=texts[1])
     known = None if use[0] is None else use[0] * counters.MILLION
     assert counters.measure(here, texts[2])[traffic] == (known, use[1])
     known_before = (known or 0) + 5 * counters.MILLION
-    assert counters.measure(replace(here, before={traffic: "5"}), texts[2])[traffic] == (known_before, use[1])
+    assert counters.measure(replace(here, before={traffic: "5"}), texts[2])[traffic] == (
+        known_before,
+        use[1],
+    )
 
 
 def test_known_traffic_goes_on_over_lives_that_end_untracked() -> None:
     first = end_group(group(begin={TRAFFIC: "0"}), {TRAFFIC: "100"})
-    second = end_group(replace(inherit(group(), [first]), begin={TRAFFIC: UNTRACKED}), {TRAFFIC: UNTRACKED})
+    second = end_group(
+        replace(inherit(group(), [first]), begin={TRAFFIC: UNTRACKED}), {TRAFFIC: UNTRACKED}
+    )
     third = replace(inherit(group(), [second]), begin={TRAFFIC: UNTRACKED})
     assert (third.before, third.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "100"})
     assert counters.measure(third, {TRAFFIC: "7"}) == {TRAFFIC: (107 * counters.MILLION, False)}
     late = add_late(group(begin={ENERGY: "1"}), {ENERGY: "1", TRAFFIC: UNTRACKED})
-    assert late.before == {TRAFFIC: counters.UNKNOWN}, "of a domain that came late the use so far is unknown"
+    assert late.before == {TRAFFIC: counters.UNKNOWN}, (
+        "of a domain that came late the use so far is unknown"
+    )
 
 
 def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
@@ -230,7 +271,9 @@ def test_traffic_of_a_counter_that_stopped_goes_on_as_at_least_what_was_counted(
     for text in looks:
         before, now = here, {ENERGY: "1.5", **({} if text is None else {TRAFFIC: text})}
         here = counters.note_stops(before, now, former)
-        assert counters.note_stops(here, now, former if here is before else {}) is here, "it is noted once"
+        assert counters.note_stops(here, now, former if here is before else {}) is here, (
+            "it is noted once"
+        )
         former = now
     assert at_least(here, now) == {TRAFFIC: use * counters.MILLION, ENERGY: 500_000}
     assert lifetime(here, now)[TRAFFIC] is None
@@ -240,7 +283,9 @@ def test_traffic_of_a_counter_that_stopped_goes_on_as_at_least_what_was_counted(
 @pytest.mark.parametrize("text", ["Error", "Unavailable", "1" * 40, "2000", "2500"])
 def test_traffic_of_a_counter_that_went_on_stays_known(text: str) -> None:
     here, former = group(begin={TRAFFIC: "7", ENERGY: "1"}), {TRAFFIC: "2000"}
-    assert counters.note_stops(here, {TRAFFIC: text}, former) is here, "energy counters go on when they come back"
+    assert counters.note_stops(here, {TRAFFIC: text}, former) is here, (
+        "energy counters go on when they come back"
+    )
     assert lifetime(here, {TRAFFIC: "2507", ENERGY: "1"})[TRAFFIC] == 2500 * counters.MILLION
 
 
@@ -251,51 +296,89 @@ def test_final_values_of_a_key_that_lingers_start_again_with_its_counter() -> No
     assert at_least(again, again.last) == {TRAFFIC: 2000 * counters.MILLION, ENERGY: None}
 
 
-@given(st.lists(st.tuples(st.sampled_from(["count", "lose", "hide", "remake"]), amounts), max_size=12))
-def test_known_use_never_falls_and_is_never_more_than_was_used(steps: list[tuple[str, int]]) -> None:
-    """`lose`: unassigned. `hide`: the domain is offline. `remake`: another tool removes the group. Each is seen."""
+@given(
+    st.lists(st.tuples(st.sampled_from(["count", "lose", "hide", "remake"]), amounts), max_size=12)
+)
+def test_known_use_never_falls_and_is_never_more_than_was_used(
+    steps: list[tuple[str, int]],
+) -> None:
+    """`lose`: unassigned.
+
+    `hide`: the domain is offline. `remake`: another tool removes the group. Each is seen.
+    """
     here, value, former, used, least = group(begin={TRAFFIC: "0"}), 0, dict[str, str](), 0, 0
     for what, more in steps:
         if what == "remake":
             here, value = replace(life_turns.remake_group(here), begin={TRAFFIC: "0"}), 0
-        texts = [{TRAFFIC: "Unassigned"}] if what == "lose" else [dict[str, str]()] if what == "hide" else []
+        texts = (
+            [{TRAFFIC: "Unassigned"}]
+            if what == "lose"
+            else [dict[str, str]()]
+            if what == "hide"
+            else []
+        )
         value, used = (0 if texts else value) + more, used + more
         for now in [*texts, {TRAFFIC: str(value)}]:
             here = counters.note_stops(here, now, former)
             former = now
             known = at_least(here, now)[TRAFFIC] or 0
             assert known <= used * counters.MILLION
-            assert known >= least or what == "remake"  # of whose former directory nothing is on record
+            # Of whose former directory nothing is on record.
+            assert known >= least or what == "remake"
             least = known
-    assert (lifetime(here, {TRAFFIC: str(value)})[TRAFFIC] is None) == any(what != "count" for what, _ in steps)
+    assert (lifetime(here, {TRAFFIC: str(value)})[TRAFFIC] is None) == any(
+        what != "count" for what, _ in steps
+    )
 
 
 # --- Runs of one key
 
 
-@given(st.lists(st.tuples(amounts, st.sampled_from(["whole", "unread", "taken", "new event"])), min_size=1, max_size=5))
-def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(runs: list[tuple[int, str]]) -> None:
-    state, sums, events = KeyState(key="c1", kind="container", groups=[group()]), dict[str, int](), [TRAFFIC]
+@given(
+    st.lists(
+        st.tuples(amounts, st.sampled_from(["whole", "unread", "taken", "new event"])),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(
+    runs: list[tuple[int, str]],
+) -> None:
+    state, sums, events = (
+        KeyState(key="c1", kind="container", groups=[group()]),
+        dict[str, int](),
+        [TRAFFIC],
+    )
     for more, what in runs:
         if what == "new event" and ENERGY not in events:
             events.append(ENERGY)
         begin = dict.fromkeys(events, "7")
         heir = state.groups[0]
-        begun = begin_group(heir, begin, is_late=False) if state.returned is not None else replace(heir, begin=begin)
+        begun = (
+            begin_group(heir, begin, is_late=False)
+            if state.returned is not None
+            else replace(heir, begin=begin)
+        )
         end = dict.fromkeys(events, str(7 + more)) if what != "unread" else {}
         lingered = replace(begun, inode=1, last=begin)  # until another tool removed its group
         ended = [end_group(replace(life_turns.remake_group(lingered), begin=begin), end)]
         state = replace(state, taken=what == "taken")
         known, unknown = line._sum_use(state, ended)
-        assert unknown == ({event.rpartition("/")[2] for event in events} if what in ("unread", "taken") else set())
-        assert {known[event] for event in known} <= {0 if what == "unread" else more * counters.MILLION}
+        assert unknown == (
+            {event.rpartition("/")[2] for event in events} if what in ("unread", "taken") else set()
+        )
+        assert {known[event] for event in known} <= {
+            0 if what == "unread" else more * counters.MILLION
+        }
         sums = {event: sums.get(event, 0) + use for event, use in known.items()}
         done = life_end.complete(replace(state, groups=ended), {}, (), 0.0, 0.0)
         state = life_turns.come_back(done, group(), 0.0, 0.0)
     heir = state.groups[0]
     for counter in events:
         assert (at_least(heir, {})[counter] or 0) == sums.get(counter.rpartition("/")[2], 0)
-    assert (counters.parse_number(heir.before[TRAFFIC]) is None) == any(what in ("unread", "taken") for _, what in runs)
+    assert (counters.parse_number(heir.before[TRAFFIC]) is None) == any(
+        what in ("unread", "taken") for _, what in runs
+    )
 
 
 def test_several_ctrl_groups_become_one_sum() -> None:
@@ -307,16 +390,24 @@ def test_several_ctrl_groups_become_one_sum() -> None:
 
 def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
     here = group(begin={TRAFFIC: "1"})
-    assert lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
+    assert lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {
+        TRAFFIC: 2 * counters.MILLION,
+        ENERGY: None,
+    }
     ended = end_group(here, {TRAFFIC: "3", ENERGY: "5"})
     assert (ended.begin, ended.before) == ({TRAFFIC: "1", ENERGY: "5"}, {ENERGY: counters.UNKNOWN})
     again = replace(inherit(group(), [ended]), begin={TRAFFIC: "1", ENERGY: "5"})
-    assert lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
+    assert lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {
+        TRAFFIC: 2 * counters.MILLION,
+        ENERGY: None,
+    }
 
 
 def test_use_after_a_counter_came_late_is_known() -> None:
     """And what was used before a late begin is not."""
-    assert begin_group(group(), {TRAFFIC: "1", OCCUPANCY: "1"}, is_late=True).before == {TRAFFIC: counters.UNKNOWN}
+    assert begin_group(group(), {TRAFFIC: "1", OCCUPANCY: "1"}, is_late=True).before == {
+        TRAFFIC: counters.UNKNOWN
+    }
     here = group(begin={TRAFFIC: "1"}, before={ENERGY: "7"})
     marked = add_late(here, {TRAFFIC: "3", ENERGY: "5", OCCUPANCY: "4096"})
     assert marked.begin == {TRAFFIC: "1", ENERGY: "5", OCCUPANCY: "4096"}

@@ -48,7 +48,11 @@ def move(node: Node, pid: int, group: str) -> Callable[[], None]:
 
 def assert_over(node: Node) -> None:
     """No key has a group, a member or a lock."""
-    left = [file for file in node.files() if file.startswith(("members/", "locks/", "unmonitored/", "building/"))]
+    left = [
+        file
+        for file in node.files()
+        if file.startswith(("members/", "locks/", "unmonitored/", "building/"))
+    ]
     assert (node.groups(), left) == ({}, [])
 
 
@@ -74,7 +78,9 @@ def test_what_is_on_record(node: Node) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("identify", [Resctrl.identify, lambda *_: (None, None)], ids=["seen", "not seen before mkdir"])
+@pytest.mark.parametrize(
+    "identify", [Resctrl.identify, lambda *_: (None, None)], ids=["seen", "not seen before mkdir"]
+)
 def test_key_whose_record_was_lost_may_have_members(
     node: Node, identify: Callable[..., tuple[int | None, int | None]]
 ) -> None:
@@ -86,7 +92,9 @@ def test_key_whose_record_was_lost_may_have_members(
 
 
 @pytest.mark.parametrize("mon_group", ["", "theirs", f"oci-{OTHER_UID}"])
-def test_whom_a_task_was_taken_from_is_noted_and_stays_noted_of_this_life(node: Node, mon_group: str) -> None:
+def test_whom_a_task_was_taken_from_is_noted_and_stays_noted_of_this_life(
+    node: Node, mon_group: str
+) -> None:
     node.spawn(7, group=f"mon_groups/{mon_group}" if mon_group else "")
     for _ in range(3):
         node.start()
@@ -118,11 +126,19 @@ def test_a_group_that_was_made_under_another_prefix_is_used_on(node: Node) -> No
     assert_over(node)
 
 
-def test_a_key_that_was_rebuilt_without_names_takes_them_from_its_next_container(node: Node) -> None:
-    for pid, pod, known in ((7, None, (None, None)), (8, "web", ("shop", "web")), (9, "other", ("shop", "web"))):
+def test_a_key_that_was_rebuilt_without_names_takes_them_from_its_next_container(
+    node: Node,
+) -> None:
+    for pid, pod, known in (
+        (7, None, (None, None)),
+        (8, "web", ("shop", "web")),
+        (9, "other", ("shop", "web")),
+    ):
         node.start(f"c{pid}", pid, pod=pod)
         assert (node.state().pod_namespace, node.state().pod_name) == known
-        assert {*node.state().labels.values()} == (set() if pid == 7 else {""}), "its metrics keep theirs"
+        assert {*node.state().labels.values()} == (set() if pid == 7 else {""}), (
+            "its metrics keep theirs"
+        )
 
 
 def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: Node) -> None:
@@ -132,7 +148,10 @@ def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: N
         container = read_container(ID, pid, "/nowhere", {})
         container.pod.container = name
         create_runtime(node.context(), container)
-        assert (node.state(ID).name, labels.read_metric_labels(node.state(ID))["container"]) == (known, "old")
+        assert (node.state(ID).name, labels.read_metric_labels(node.state(ID))["container"]) == (
+            known,
+            "old",
+        )
         node.stop(ID, pid)
 
 
@@ -174,13 +193,23 @@ def no_proc(node: Node) -> None:
 
 
 def is_shown_in(ctrl_group: str) -> Callable[[Node], object]:
-    return lambda node: node.machine.add("/proc/7/cpu_resctrl_groups", f"res:{ctrl_group}\nmon:\n".encode())
+    return lambda node: node.machine.add(
+        "/proc/7/cpu_resctrl_groups", f"res:{ctrl_group}\nmon:\n".encode()
+    )
 
 
 REFUSED: dict[str, tuple[Callable[[Node], object], str, str]] = {
     "it is gone": (lambda node: node.kernel.die(7), Reason.TASK_GONE, ""),
-    "it goes": (lambda node: setattr(node.machine, "before_put", lambda: node.kernel.die(7)), Reason.TASK_GONE, ""),
-    "a torn /proc/7/stat": (lambda node: node.machine.add("/proc/7/stat", b"7 (init) S"), Reason.IO, ""),
+    "it goes": (
+        lambda node: setattr(node.machine, "before_put", lambda: node.kernel.die(7)),
+        Reason.TASK_GONE,
+        "",
+    ),
+    "a torn /proc/7/stat": (
+        lambda node: node.machine.add("/proc/7/stat", b"7 (init) S"),
+        Reason.IO,
+        "",
+    ),
     "no /proc": (no_proc, Reason.IO, "No such file"),
     "no resctrl": (lambda node: node.kernel.unmount(), Reason.NOT_MOUNTED, RESCTRL),
     "no such ctrl_group": (is_shown_in("gold"), Reason.NO_CTRL_GROUP, f"{RESCTRL}/gold"),
@@ -192,12 +221,16 @@ REFUSED: dict[str, tuple[Callable[[Node], object], str, str]] = {
 
 
 @pytest.mark.parametrize(("arrange", "reason", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_a_start_is_refused_for(node: Node, arrange: Callable[[Node], object], reason: str, said: str) -> None:
+def test_what_a_start_is_refused_for(
+    node: Node, arrange: Callable[[Node], object], reason: str, said: str
+) -> None:
     node.spawn(7)
     context = node.context()
     arrange(node)
     error = expect_refusal(
-        lambda: create_runtime(context, read_container(ID, 7, "/nowhere", {"io.kubernetes.pod.uid": UID}))
+        lambda: create_runtime(
+            context, read_container(ID, 7, "/nowhere", {"io.kubernetes.pod.uid": UID})
+        )
     )
     assert error.reason == reason
     assert said in str(explain(error))
@@ -237,8 +270,12 @@ def test_how_often_is_tried_what_fails(
     assert node.kernel.now == began
 
 
-def test_a_group_that_was_made_in_vain_gives_its_rmid_back_and_what_was_used_in_it_goes_on(node: Node) -> None:
-    """A pod lingered, its group was removed, it came back, and was moved to another ctrl_group meanwhile."""
+def test_a_group_that_was_made_in_vain_gives_its_rmid_back_and_what_was_used_in_it_goes_on(
+    node: Node,
+) -> None:
+    """A pod lingered, its group was removed, it came back,
+    and was moved to another ctrl_group meanwhile.
+    """
     node.kernel.add_class("gold")
     node.start()
     use(node, 10)
@@ -247,7 +284,9 @@ def test_a_group_that_was_made_in_vain_gives_its_rmid_back_and_what_was_used_in_
     node.machine.before_put = move(node, 8, "gold")
     node.start(pid=8)
     assert node.groups() == {f"gold/{GROUP}": {8}}
-    assert [(group.ctrl_group, group.before) for group in node.state().groups] == [("gold", {ENERGY: "7"})]
+    assert [(group.ctrl_group, group.before) for group in node.state().groups] == [
+        ("gold", {ENERGY: "7"})
+    ]
 
 
 def test_an_unused_group_that_cannot_be_removed_stays_on_record(node: Node) -> None:
@@ -273,8 +312,12 @@ def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(no
 
     node.patch.setattr(reclaim, "drop_left", fill_and_drop)
     complaint = node.start().run.complaints[-1]
-    assert str(explain(complaint)).startswith("could not clean up a mon_group created by a failed attempt")
-    assert {group.path for group in node.state().groups} == {ROOT_GROUP, GOLD_GROUP}, "it goes with its key"
+    assert str(explain(complaint)).startswith(
+        "could not clean up a mon_group created by a failed attempt"
+    )
+    assert {group.path for group in node.state().groups} == {ROOT_GROUP, GOLD_GROUP}, (
+        "it goes with its key"
+    )
 
 
 def test_a_failed_start_keeps_the_member_that_reconcile_has_moved_in_meanwhile(node: Node) -> None:
@@ -304,7 +347,9 @@ def test_a_failed_undo_is_reported_beside_the_failure(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("freed", "times", "waits"), [(0, 3, 0.15), (0, 9999, 1.5), (2, 3, None)], ids=["lately", "for ever", "long ago"]
+    ("freed", "times", "waits"),
+    [(0, 3, 0.15), (0, 9999, 1.5), (2, 3, None)],
+    ids=["lately", "for ever", "long ago"],
 )
 def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
     node: Node, freed: int, times: int, waits: float | None
@@ -325,7 +370,9 @@ def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
             assert node.groups() == {GROUP: {7}}
         else:
             error = expect_refusal(lambda: node.start(rmid_wait=1.5))
-            assert "sooner with a higher info/L3_MON/max_threshold_occupancy" in (explain(error).hint or "")
+            assert "sooner with a higher info/L3_MON/max_threshold_occupancy" in (
+                explain(error).hint or ""
+            )
             assert (node.groups(), node.files()) == ({}, set())
     assert node.kernel.now - began == pytest.approx(waits or 0, abs=0.06)
 
@@ -363,7 +410,8 @@ def test_a_start_whose_begin_cannot_be_saved_fails_and_leaves_nothing(node: Node
     assert node.kernel.group_of(7) == RESCTRL
 
 
-# --- One container ID, several processes: two root directories of a runtime, or a poststop that is late
+# --- One container ID, several processes: two root directories of a runtime, or a poststop that is
+# late
 
 LIVES = [
     # + start, * start in the pod's key, ! a start that fails, - end; p: poststop
@@ -398,16 +446,26 @@ def test_of_processes_that_share_an_id_each_is_a_member_of_its_own_key(
         else:
             node.stop("x")
     states = {key: node.find_state(key) for key in (UID, "x")}
-    known = {key: node.members(key) for key, state in states.items() if state and state.completed_at is None}
+    known = {
+        key: node.members(key)
+        for key, state in states.items()
+        if state and state.completed_at is None
+    }
     assert known == expected
-    assert node.groups() == {f"oci-{key}": set(members.values()) for key, members in expected.items()}
+    assert node.groups() == {
+        f"oci-{key}": set(members.values()) for key, members in expected.items()
+    }
     for key, members in expected.items():
         assert "x" not in members or RunDir(RUN).read_index("x") == key
 
 
 @pytest.mark.parametrize("number", [errno.EIO, None])
-def test_a_change_of_key_that_failed_anywhere_ends_in_one_key(node: Node, number: int | None) -> None:
-    """Podman's restart with another life of the same ID: the former key's group is empty by then."""
+def test_a_change_of_key_that_failed_anywhere_ends_in_one_key(
+    node: Node, number: int | None
+) -> None:
+    """Podman's restart with another life of the same ID:
+    the former key's group is empty by then.
+    """
     for stop in stops(node.machine, number):
         node.start(ID, 7, None)
         node.kernel.die(7)

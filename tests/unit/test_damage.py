@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many failures of one reason are the first lines of a minute and a count; and completed keys make room for new ones.
+"""Many failures of one reason are the first lines of a minute and a count;
+and completed keys make room for new ones.
 
 What becomes of records that cannot be read: test_store.py.
 """
@@ -34,7 +35,9 @@ def fail(node: Node, number: int, reason: str = REASON, name: str = "") -> None:
     if container is not None:
         container.pod = Pod(UID)
     call = Call("createRuntime", (Options(), []), name or f"c{number}", None, container)
-    report.write_traces(call, node.context().run, HookError(reason, "the problem"), is_monitored=True)
+    report.write_traces(
+        call, node.context().run, HookError(reason, "the problem"), is_monitored=True
+    )
 
 
 def line(number: int) -> str:
@@ -55,7 +58,9 @@ def test_the_first_ten_of_a_key_and_reason_are_logged_and_the_rest_counted(node:
 
 
 def test_the_first_failure_of_another_key_is_logged_however_often_one_fails(node: Node) -> None:
-    """Ten lines a minute were for all: a pod with a bad annotation hid the failures of the others."""
+    """Ten lines a minute were for all: a pod with a bad annotation hid
+    the failures of the others.
+    """
     for number in range(300):
         fail(node, number, name="bad-" + f"{number:016x}" if number % 2 else "")
     assert len(node.machine.syslog) == 20
@@ -67,7 +72,10 @@ def test_all_keys_together_have_a_limit_which_bounds_the_files_too(node: Node) -
     for number in range(300):
         fail(node, number, name=f"d{number}")
     assert len(node.machine.syslog) == 200
-    assert len([name for name in node.machine.fs.listdir(RUN) if name.startswith("logged-")]) == 200 + 2
+    assert (
+        len([name for name in node.machine.fs.listdir(RUN) if name.startswith("logged-")])
+        == 200 + 2
+    )
     node.kernel.now += 60
     assert report.sum_up_failures(RunDir(RUN)) == [MORE.format(100)]
     assert not [name for name in node.machine.fs.listdir(RUN) if name.startswith("logged-")]
@@ -162,12 +170,17 @@ def domains(node: Node, number: int) -> None:
     node.kernel.resctrl.begins.update(events)
 
 
-def test_completed_keys_stay_by_number_the_newest_of_them_with_the_lines_that_they_owe(node: Node) -> None:
+def test_completed_keys_stay_by_number_the_newest_of_them_with_the_lines_that_they_owe(
+    node: Node,
+) -> None:
     node.patch.setattr(records, "MOST_COMPLETED", 3)
     keep(node, "c0", "c1", "c2", "c3", "c4")
     owe(node, "c0")
     done = node.repair()
-    assert [outcome.action.verb for outcome in done.outcomes if outcome.problem is None] == ["prune", "prune"]
+    assert [outcome.action.verb for outcome in done.outcomes if outcome.problem is None] == [
+        "prune",
+        "prune",
+    ]
     assert kept(node) == {"c0": False, "c2": True, "c3": True, "c4": True}
     assert count(node, "dropped_snapshots") == 2
 
@@ -198,7 +211,11 @@ def test_a_full_run_directory_ends_nothing_and_the_start_fails(node: Node) -> No
 
 def owe(node: Node, *names: str) -> None:
     for name in names:
-        node.edit(f"groups/{name}.json", owed={"lines": ["{}"], "why": "x: ENOENT"}, history_file="/gone/history")
+        node.edit(
+            f"groups/{name}.json",
+            owed={"lines": ["{}"], "why": "x: ENOENT"},
+            history_file="/gone/history",
+        )
 
 
 def fill(node: Node) -> None:

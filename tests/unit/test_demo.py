@@ -27,12 +27,19 @@ sys.exit(status)
 
 
 def test_demo_without_root_shows_the_same_in_the_simulator_and_says_what_is_not_shown() -> None:
-    done = subprocess.run([sys.executable, "-c", DEMO], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", DEMO], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     first, *scenes = done.stdout.split("\n> ")
     assert "(not root)" in first
-    groups = [re.findall("mon_groups/oci-.*  (pod [a-z]+|container), inode ([0-9]+)", scene) for scene in scenes]
-    containers = [re.findall("^    ([a-z-]+) .* put in by its createRuntime", scene, re.M) for scene in scenes]
+    groups = [
+        re.findall("mon_groups/oci-.*  (pod [a-z]+|container), inode ([0-9]+)", scene)
+        for scene in scenes
+    ]
+    containers = [
+        re.findall("^    ([a-z-]+) .* put in by its createRuntime", scene, re.M) for scene in scenes
+    ]
     shop, batch, alone = groups[0]
     assert groups == [[shop, batch, alone], [shop, batch, alone], [shop, alone], []]
     assert [len(names) for names in containers] == [5, 4, 2, 0]
@@ -54,7 +61,9 @@ def test_demo_without_apt_names_the_packages_of_fedora_and_opensuse_and_goes_on_
     assert "Not shown" in shown.out
 
 
-def test_static_busybox_under_its_name_on_opensuse_is_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_busybox_under_its_name_on_opensuse_is_present(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that needs libraries does not run in a container's empty root."""
 
     def which(command: str, path: str) -> str | None:

@@ -27,7 +27,19 @@ BEGUN = MonGroup(path=PATH, ctrl_group="/", begin={})
 NOTHING: dict[str, Any] = {
     **{"live": None, "is_mounted": True, "boottime": 1000.0},
     **dict.fromkeys(("dead", "vanished", "unreadable", "leftovers", "half_failures"), ()),
-    **{name: {} for name in ("outside", "taken", "strangers", "orphans", "lost", "failures", "asides", "unread")},
+    **{
+        name: {}
+        for name in (
+            "outside",
+            "taken",
+            "strangers",
+            "orphans",
+            "lost",
+            "failures",
+            "asides",
+            "unread",
+        )
+    },
     "podman": SimpleNamespace(containers={"c9": "web"}, find_pod={"fd174e60a699": "stack"}.get),
     "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
 }
@@ -37,9 +49,9 @@ NOTHING: dict[str, Any] = {
 class Facts(SimpleNamespace):
     """Stands for a Survey and its Threads: what is wrong is given.
 
-    `dead`, `vanished`: containers. `outside`: how many threads of each; `taken`: the group of another tool that has
-    one; `strangers`: by group. `orphans`: those groups without a record, and whether they have a task. `failures`: by
-    container, None: unreadable.
+    `dead`, `vanished`: containers. `outside`: how many threads of each; `taken`: the group of
+    another tool that has one; `strangers`: by group. `orphans`: those groups without a record, and
+    whether they have a task. `failures`: by container, None: unreadable.
     """
 
     def __init__(
@@ -56,7 +68,9 @@ class Facts(SimpleNamespace):
         self.failed = [*self.failures]
         of_members = {container: state.key for state in states for container in state.members}
         indexed = {**of_members, **(index or {})}
-        self.index = {name: Index(key=key) if key is not None else None for name, key in indexed.items()}
+        self.index = {
+            name: Index(key=key) if key is not None else None for name, key in indexed.items()
+        }
         keys = {*filter(None, indexed.values())}
         self.memberships: dict[int, list[str]] = {}
         self.early = {state.key for state in states if state.name == "surplus"}
@@ -74,7 +88,14 @@ class Facts(SimpleNamespace):
         )
 
     def list_keys(self) -> list[str]:
-        keys = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides, *self.lost]
+        keys = [
+            *self.states,
+            *self.unreadable,
+            *self.indexed,
+            *self.leftovers,
+            *self.asides,
+            *self.lost,
+        ]
         return sorted(dict.fromkeys(filter(None, keys)))
 
     def is_dead(self, member: Member) -> bool:
@@ -93,7 +114,11 @@ class Facts(SimpleNamespace):
         return group.path == GONE
 
     def locate_container(self, container: str, member: Member) -> Whereabouts:
-        return Whereabouts(self.taken.get(container), member.name not in self.vanished, self.outside.get(container, 0))
+        return Whereabouts(
+            self.taken.get(container),
+            member.name not in self.vanished,
+            self.outside.get(container, 0),
+        )
 
     def find_strangers(self, path: str, _live: object) -> set[int]:
         return set(self.strangers.get(path, ()))
@@ -112,8 +137,18 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def state(*members: str, **fields: Any) -> KeyState:  # noqa: ANN401
-    records_of_members = {name: Member(pid=7, starttime=1, group=PATH, name=name) for name in members}
-    return KeyState(**{"key": "k", "kind": "container", "groups": [NEW], "members": records_of_members, **fields})
+    records_of_members = {
+        name: Member(pid=7, starttime=1, group=PATH, name=name) for name in members
+    }
+    return KeyState(
+        **{
+            "key": "k",
+            "kind": "container",
+            "groups": [NEW],
+            "members": records_of_members,
+            **fields,
+        }
+    )
 
 
 def completed(**fields: Any) -> KeyState:  # noqa: ANN401
@@ -121,7 +156,13 @@ def completed(**fields: Any) -> KeyState:  # noqa: ANN401
 
 
 def failed(**fields: Any) -> Facts:  # noqa: ANN401
-    known = {"stage": "createRuntime", "reason": "no_rmids", "problem": "", "pid": 7, "starttime": 1}
+    known = {
+        "stage": "createRuntime",
+        "reason": "no_rmids",
+        "problem": "",
+        "pid": 7,
+        "starttime": 1,
+    }
     return Facts(failures={"c1": Failure(container="c1", **{**known, **fields})})
 
 
@@ -143,8 +184,21 @@ NO_PID = {"pid": None, "starttime": None}
     ("facts", "expected"),
     [
         (Facts(), []),
-        (Facts(state("c1"), taken={"c1": "/r/mon_groups/theirs"}, outside={"c1": 3}, vanished={"c1"}), ["note c1 k"]),
-        (Facts(state("c1", taken=True), taken={"c1": "/r/mon_groups/theirs"}, index={"c1": None}), []),
+        (
+            Facts(
+                state("c1"),
+                taken={"c1": "/r/mon_groups/theirs"},
+                outside={"c1": 3},
+                vanished={"c1"},
+            ),
+            ["note c1 k"],
+        ),
+        (
+            Facts(
+                state("c1", taken=True), taken={"c1": "/r/mon_groups/theirs"}, index={"c1": None}
+            ),
+            [],
+        ),
         (Facts(state("c1", taken=True), outside={"c1": 3}), ["remake c1 k"]),
         (Facts(state("c1"), taken={"c1": "/r/mon_groups/theirs"}, dead={"c1"}), ["drop c1 k"]),
         (Facts(state("c1"), taken={"c1": "/r/mon_groups/theirs"}, live=set()), ["drop c1 k"]),
@@ -156,14 +210,27 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(state("c1"), vanished=["c1"]), ["remake c1 k"]),
         (Facts(state("c1"), index={"c1": None}), ["remake c1 k"]),
         (
-            Facts(state(names.name_displaced("c1", 7, 1)), index={names.name_displaced("c1", 7, 1): None}),
+            Facts(
+                state(names.name_displaced("c1", 7, 1)),
+                index={names.name_displaced("c1", 7, 1): None},
+            ),
             [],
         ),
         (Facts(state("c1", groups=[BEGUN]), outside={"c1": 3}), ["adopt c1 k"]),
         (Facts(state("c1"), outside={"c1": 3}), ["remake c1 k"]),
-        # On a kernel that does not show its ctrl_group it would be made in the root one, where the task cannot go.
+        # On a kernel that does not show its ctrl_group it would be made in the root one,
+        # where the task cannot go.
         (Facts(state("c1"), outside={"c1": 3}, snapshot_ttl=0), ["adopt c1 k"]),
-        (Facts(state("c1"), is_mounted=False, vanished=["c1"], outside={"c1": 3}, strangers={PATH: {9}}), []),
+        (
+            Facts(
+                state("c1"),
+                is_mounted=False,
+                vanished=["c1"],
+                outside={"c1": 3},
+                strangers={PATH: {9}},
+            ),
+            [],
+        ),
         (Facts(state("c1"), strangers={PATH: {9}}), [f"evict k {PATH}"]),
         (Facts(state("c1", recovering=True), dead=["c1"], strangers={PATH: {9}}), ["rebuild k"]),
         (Facts(state("c1", groups=[NEW, MonGroup(path=GONE, ctrl_group="gold")])), ["retire k"]),
@@ -238,19 +305,28 @@ def test_each_finding_has_its_action(facts: Facts, expected: list[str]) -> None:
     ("fields", "about"),
     [
         ({**ENDED, "name": "app", "pod_name": "keep"}, "end keep app (k): "),
-        ({**ENDED, "kind": "pod", "pod_namespace": "shop", "pod_name": "web"}, "end shop/web (k): "),
+        (
+            {**ENDED, "kind": "pod", "pod_namespace": "shop", "pod_name": "web"},
+            "end shop/web (k): ",
+        ),
         ({"name": "app"}, "end app (k): "),
     ],
 )
-def test_an_action_on_a_key_says_the_name_that_list_shows(fields: dict[str, Any], about: str) -> None:
+def test_an_action_on_a_key_says_the_name_that_list_shows(
+    fields: dict[str, Any], about: str
+) -> None:
     facts = Facts(state(**fields), snapshot_ttl=0)
     (action,) = diagnose.diagnose(facts)  # type: ignore[arg-type]
     assert str(action).startswith(about)
 
 
 @given(st.sets(st.sampled_from(["c1", "c2", "c3"])), st.sets(st.sampled_from(["c1", "c2", "c3"])))
-def test_question_about_one_container_has_the_answer_that_the_plan_has(dead: set[str], outside: set[str]) -> None:
-    facts = Facts(state("c1", "c2", "c3"), dead=dead, outside=dict.fromkeys(outside, 1), strangers={PATH: {9}})
+def test_question_about_one_container_has_the_answer_that_the_plan_has(
+    dead: set[str], outside: set[str]
+) -> None:
+    facts = Facts(
+        state("c1", "c2", "c3"), dead=dead, outside=dict.fromkeys(outside, 1), strangers={PATH: {9}}
+    )
     whole: list[Action] = diagnose.diagnose(facts)  # type: ignore[arg-type]
     for container in ("c1", "c2", "c3"):
         actions = diagnose.diagnose_key(facts, "k", facts.states["k"], container)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents say what the code does: first what holds for all pages, then a section for each page.
+"""The documents say what the code does: first what holds for all pages,
+then a section for each page.
 
 The screens that pages show are compared in test_docs_screens.
 """
@@ -38,19 +39,36 @@ from tests.conftest import TIERS
 from tests.faults.__main__ import PARTS
 from tests.support import fleet, prometheus
 from tests.unit import lines
-from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows, show_argument
+from tests.unit.documents import (
+    PAGES,
+    ROOT,
+    anchors,
+    blocks,
+    code,
+    first_words,
+    page,
+    rows,
+    show_argument,
+)
 from tests.unit.metrics import FAMILIES
 
 BOOK = [name for name in PAGES if not name.startswith("tests/")]
 """The pages for readers; those in tests/ are notes beside what they are about."""
-BANNED = re.compile(r"\b(?:whoever|somebody|nobody|told|anew|stands there|in vain|amid|incarnation|to be had)\b", re.I)
+BANNED = re.compile(
+    r"\b(?:whoever|somebody|nobody|told|anew|stands there|in vain|amid|incarnation|to be had)\b",
+    re.I,
+)
 REASONS = [value for name, value in vars(Reason).items() if name.isupper()]
 
 # --- All pages
 
 
 def links(name: str) -> list[str]:
-    return [target for target in re.findall(r"\]\(([^)]+)\)", page(name)) if not target.startswith("https://")]
+    return [
+        target
+        for target in re.findall(r"\]\(([^)]+)\)", page(name))
+        if not target.startswith("https://")
+    ]
 
 
 def test_links_lead_to_a_file_and_a_heading_in_it() -> None:
@@ -58,7 +76,9 @@ def test_links_lead_to_a_file_and_a_heading_in_it() -> None:
     for name, link in [(source, link) for source in PAGES for link in links(source)]:
         path, _, anchor = link.partition("#")
         target = (ROOT / name).parent / path if path else ROOT / name
-        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+        if not target.exists() or (
+            anchor and anchor not in anchors(target.read_text(encoding="utf-8"))
+        ):
             broken.append(f"{name}: {link}")
     assert broken == []
 
@@ -67,7 +87,11 @@ def test_readme_leads_to_every_page() -> None:
     linked, new = {"README.md"}, {"README.md"}
     while new:
         targets = {(name, link.partition("#")[0]) for name in new for link in links(name)}
-        there = {os.path.normpath(os.path.join(os.path.dirname(name), path)) for name, path in targets if path}
+        there = {
+            os.path.normpath(os.path.join(os.path.dirname(name), path))
+            for name, path in targets
+            if path
+        }
         new = {name for name in there if name in PAGES} - linked
         linked |= new
     assert set(BOOK) <= linked
@@ -76,13 +100,19 @@ def test_readme_leads_to_every_page() -> None:
 def test_paths_of_the_repository_exist_and_those_below_hook_are_named_in_one_page() -> None:
     """A module that moves is then renamed in one page: the way into the code."""
     tops = r"(?<![\w/.~-])((?:hook|oci-hooks|packaging|tests|docs|\.github|\.ci)/[\w./-]*\w)"
-    places = {(name, path) for name in PAGES for path in re.findall(tops, page(name).replace("\\", ""))}
+    places = {
+        (name, path) for name in PAGES for path in re.findall(tops, page(name).replace("\\", ""))
+    }
     assert {(name, path) for name, path in places if not (ROOT / path).exists()} == set()
-    assert {name for name, path in places if re.match("hook/(?!__init__)", path)} == {"docs/design.md"}
+    assert {name for name, path in places if re.match("hook/(?!__init__)", path)} == {
+        "docs/design.md"
+    }
 
 
 def calls(name: str) -> set[str]:
-    """Return the command lines of the program on a page, from the verb on, without those that fail on purpose."""
+    """Return the command lines of the program on a page, from the verb on,
+    without those that fail on purpose.
+    """
     text = page(name)
     if name == "docs/commands.md":
         text = text.replace(page(name, "Exit status"), "")
@@ -106,15 +136,26 @@ def test_command_lines_are_accepted() -> None:
 
 
 def test_verbs_and_options_of_the_build_exist() -> None:
-    """The options of build.py and of what it starts are those in their sources; one is pytest's own."""
+    """The options of build.py and of what it starts are those in their sources;
+    one is pytest's own.
+    """
     assert build.__doc__ is not None
     lines = [line for name in PAGES for line in code(page(name))]
     verbs = {verb for line in lines for verb in re.findall(r"build\.py ([a-z]+)", line)}
     assert {verb for verb in verbs if f"build.py {verb}" not in build.__doc__} == set()
-    sources = [ROOT / "build.py", *(ROOT / "packaging").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
-    texts = [path.read_text(encoding="utf-8") for path in sources if path.parent != ROOT / "tests" / "unit"]
+    sources = [
+        ROOT / "build.py",
+        *(ROOT / "packaging").rglob("*.py"),
+        *(ROOT / "tests").rglob("*.py"),
+    ]
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in sources
+        if path.parent != ROOT / "tests" / "unit"
+    ]
     commands = [word for line in lines for word in re.findall(r"python3 \S+\.py\b[^|;&#]*", line)]
-    plans = (attribution.GuestPlan, scale.Sizes, speed.SpeedPlan)  # each field is an option of a benchmark
+    # Each field is an option of a benchmark.
+    plans = (attribution.GuestPlan, scale.Sizes, speed.SpeedPlan)
     fields = {f"--{field}" for plan in plans for field in plan._fields}
     known = {"--durations", *fields, *re.findall(r"""["'](--[a-z-]+)["']""", "".join(texts))}
     assert set(re.findall(r" (--[a-z-]+)", " ".join(commands))) - known == set()
@@ -140,7 +181,9 @@ def test_wording_of_the_program_is_plain() -> None:
 def test_no_variable_is_called_it(top: str) -> None:
     sources = {path: path.read_bytes() for path in (ROOT / top).rglob("*.py")}
     names = {
-        path: {getattr(node, "id", getattr(node, "arg", None)) for node in ast.walk(ast.parse(text))}
+        path: {
+            getattr(node, "id", getattr(node, "arg", None)) for node in ast.walk(ast.parse(text))
+        }
         for path, text in sources.items()
     }
     assert [path for path, used in names.items() if "it" in used] == []
@@ -157,7 +200,11 @@ def own_options(verb: str) -> set[str]:
         ("commands", "command", {f"resctrl-mon-hook {verb}" for verb in verbs.VERBS}),
         ("commands", "STATE", {*STATES}),
         ("install", "option", own_options("install")),
-        ("jobs", "exit status", {"0", "2", *map(str, (*verbs.JOB_STATUSES.values(), NOT_EXECUTABLE, NOT_FOUND))}),
+        (
+            "jobs",
+            "exit status",
+            {"0", "2", *map(str, (*verbs.JOB_STATUSES.values(), NOT_EXECUTABLE, NOT_FOUND))},
+        ),
         ("metrics", "metric", {*FAMILIES}),
         ("options", "option", {f"--{name.replace('_', '-')}" for name in Options.model_fields}),
         ("reconcile", "action", {*VERBS}),
@@ -166,7 +213,9 @@ def own_options(verb: str) -> set[str]:
         ("troubleshooting", "reason", {*REASONS}),
     ],
 )
-def test_table_has_each_of_what_there_is_and_no_other(name: str, head: str, expected: set[str]) -> None:
+def test_table_has_each_of_what_there_is_and_no_other(
+    name: str, head: str, expected: set[str]
+) -> None:
     words = first_words(page(f"docs/{name}.md"), head)
     if head == "command":
         words = [" ".join(word.split()[:2]) for word in words if " " in word]
@@ -203,7 +252,10 @@ def test_install_names_everything_that_is_installed() -> None:
 def test_options_has_each_option_with_its_value_and_default() -> None:
     shown = {"": "", "[]": "", "{}": "", "False": "off"}
     expected = [
-        [f"`{show_argument(make_row(name))}`".replace("|", r"\|"), shown.get(str(default), f"`{default}`")]
+        [
+            f"`{show_argument(make_row(name))}`".replace("|", r"\|"),
+            shown.get(str(default), f"`{default}`"),
+        ]
         for name, default in Options().model_dump().items()
     ]
     assert sorted(row[:2] for row in rows(page("docs/options.md"), "option")) == sorted(expected)
@@ -214,18 +266,32 @@ def test_commands_says_which_commands_take_dry_run_and_the_directories() -> None
     assert "With `--dry-run`, which `reconcile`, `install` and `uninstall` take" in text
     takers = [name for name in verbs.VERBS if "--dry-run" in own_options(name)]
     assert takers == ["reconcile", "install", "uninstall"]
-    assert "Every command but `completion` takes `--resctrl-root`, `--run-dir` and `--group-prefix`" in text
-    assert [name for name, verb in verbs.VERBS.items() if not {*verbs.PLACES} <= {*verb.options}] == ["completion"]
+    assert (
+        "Every command but `completion` takes `--resctrl-root`, `--run-dir` and `--group-prefix`"
+        in text
+    )
+    assert [
+        name for name, verb in verbs.VERBS.items() if not {*verbs.PLACES} <= {*verb.options}
+    ] == ["completion"]
 
 
 def test_commands_has_the_exit_status_of_each_call(tmp_path: Path) -> None:
-    shown = {row[0].strip("`"): int(row[1].partition(";")[0]) for row in rows(page("docs/commands.md"), "call")}
+    shown = {
+        row[0].strip("`"): int(row[1].partition(";")[0])
+        for row in rows(page("docs/commands.md"), "call")
+    }
     texts = {}
     for call in shown:
         _, verb, *more = shlex.split(call)
-        elsewhere = [] if verb in {"--version", "help"} else [f"--run-dir={tmp_path}", f"--resctrl-root={tmp_path}"]
+        elsewhere = (
+            []
+            if verb in {"--version", "help"}
+            else [f"--run-dir={tmp_path}", f"--resctrl-root={tmp_path}"]
+        )
         command = [sys.executable, "-m", "hook", verb, *elsewhere, *more]
-        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
         texts[call] = done.returncode
     assert texts == shown
 
@@ -236,15 +302,23 @@ def test_commands_has_the_exit_status_of_each_call(tmp_path: Path) -> None:
 def test_metrics_configures_a_collector_of_defined_parts_that_scrapes_our_endpoint() -> None:
     collector, discovery = map(yaml.safe_load, blocks(page("docs/metrics.md", "OpenTelemetry")))
     (pipeline,) = collector["service"]["pipelines"].values()
-    assert pipeline == {part: [*collector[part]] for part in ("receivers", "processors", "exporters")}
+    assert pipeline == {
+        part: [*collector[part]] for part in ("receivers", "processors", "exporters")
+    }
     (job,) = collector["receivers"]["prometheus"]["config"]["scrape_configs"]
     endpoint = f"http://{job['static_configs'][0]['targets'][0]}{job['metrics_path']}"
     assert f" {endpoint} " in page("packaging/systemd/resctrl-mon-hook-metrics.service")
     copied = re.findall(
-        r', datapoint.attributes\["(\w+)"\]', "".join(collector["processors"]["transform"]["metric_statements"])
+        r', datapoint.attributes\["(\w+)"\]',
+        "".join(collector["processors"]["transform"]["metric_statements"]),
     )
-    assert set(copied) <= {*dict(next(iter(FAMILIES["resctrl_mon_core_energy_joules_total"].samples)))}
-    chart = "".join(path.read_text("utf-8") for path in (ROOT / "packaging/kubernetes/chart/templates").glob("*.*"))
+    assert set(copied) <= {
+        *dict(next(iter(FAMILIES["resctrl_mon_core_energy_joules_total"].samples)))
+    }
+    chart = "".join(
+        path.read_text("utf-8")
+        for path in (ROOT / "packaging/kubernetes/chart/templates").glob("*.*")
+    )
     assert f"{{name: {discovery['relabel_configs'][0]['regex']}, containerPort:" in chart
     labels = discovery["kubernetes_sd_configs"][0]["selectors"][0]["label"].split(",")
     made = chart.replace("{{ .Chart.Name }}", "resctrl-mon-hook")
@@ -257,7 +331,9 @@ def test_metrics_configures_a_collector_of_defined_parts_that_scrapes_our_endpoi
 def test_consumer_view_has_every_file_of_an_entry(tmp_path: Path) -> None:
     kernel = "/sys/fs/resctrl"
     begin = {"mon_L3_00/mbm_total_bytes": "1"}
-    group = MonGroup(path=f"{kernel}/mon_groups/oci-a", ctrl_group="/", begin=begin, before=begin, known=begin)
+    group = MonGroup(
+        path=f"{kernel}/mon_groups/oci-a", ctrl_group="/", begin=begin, before=begin, known=begin
+    )
     ended = MonGroup(path=f"{kernel}/mon_groups/oci-b", ctrl_group="/", begin=begin, end=begin)
     run = RunDir(str(tmp_path / "run"))
     for state in (
@@ -268,9 +344,17 @@ def test_consumer_view_has_every_file_of_an_entry(tmp_path: Path) -> None:
         run.write(KeyState, state.key, state)
     assert make_once(Options(resctrl_root=kernel, run_dir=run.path)) == []
     places = [tmp_path / "run" / "mon_groups" / key for key in "abc"]
-    files = {str(path.relative_to(top)) for top in places for path in top.rglob("*") if not path.is_dir()}
-    block = blocks(page("docs/consumer-view.md"))[0].replace("<domain>/<event>", "mon_L3_00/mbm_total_bytes")
-    names = {name for line in block.splitlines()[2:] for name in re.split(r", ", re.split(r"  +", line.strip())[0])}
+    files = {
+        str(path.relative_to(top)) for top in places for path in top.rglob("*") if not path.is_dir()
+    }
+    block = blocks(page("docs/consumer-view.md"))[0].replace(
+        "<domain>/<event>", "mon_L3_00/mbm_total_bytes"
+    )
+    names = {
+        name
+        for line in block.splitlines()[2:]
+        for name in re.split(r", ", re.split(r"  +", line.strip())[0])
+    }
     assert files == names
 
 
@@ -308,14 +392,19 @@ def test_history_names_the_types_of_the_schema_for_duckdb_and_pandas() -> None:
 
 RUN = {
     "jq": ["sh", "-ec"],
-    "DuckDB": [sys.executable, "-c", "import duckdb, sys; duckdb.sql(sys.argv[1]).write_csv('/dev/stdout', sep='\t')"],
+    "DuckDB": [
+        sys.executable,
+        "-c",
+        "import duckdb, sys; duckdb.sql(sys.argv[1]).write_csv('/dev/stdout', sep='\t')",
+    ],
     "pandas": [sys.executable, "-c"],
 }
 """How the examples of the page are run, in their order there."""
 CRASHED = [
     (1, "alice", 2.5, "01:00"),
     *((2, "alice", joules, "01:00") for joules in (4.0, 5.0)),  # within a second
-    *((3, "bob", joules, end) for joules, end in ((2.0, "01:05"), (3.0, "00:05"))),  # the clock was set back
+    # The clock was set back.
+    *((3, "bob", joules, end) for joules, end in ((2.0, "01:05"), (3.0, "00:05"))),
     (4, None, 2.5, "01:06"),
     (5, "bob", 7.0, "01:07"),
 ]
@@ -332,7 +421,10 @@ def test_history_has_examples_that_agree_with_it_on_what_a_crash_has_left(
     parts = [
         lines.line(
             lines.make(
-                number, labels={"user": user} if user else {}, use={"core_energy": joules}, end=f"2026-11-17T{end}:00Z"
+                number,
+                labels={"user": user} if user else {},
+                use={"core_energy": joules},
+                end=f"2026-11-17T{end}:00Z",
             )
         )
         for number, user, joules, end in CRASHED
@@ -343,7 +435,8 @@ def test_history_has_examples_that_agree_with_it_on_what_a_crash_has_left(
     file.write_bytes(b"".join([*parts[len(older) :], *damage, parts[0][:99]]))
     assert main(["history", "--by=user", "--json", f"--history={file}"]) == 0
     expected = {
-        str(row["name"] or "-"): row["use"]["core_energy"] for row in json.loads(capsys.readouterr().out)["sums"]
+        str(row["name"] or "-"): row["use"]["core_energy"]
+        for row in json.loads(capsys.readouterr().out)["sums"]
     }
     assert expected == {"-": 2.5, "alice": 7.5, "bob": 10.0}
     example = blocks(page("docs/history.md", "jq, DuckDB, pandas"))[[*RUN].index(tool)]
@@ -352,7 +445,9 @@ def test_history_has_examples_that_agree_with_it_on_what_a_crash_has_left(
     done = subprocess.run([*RUN[tool], example], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     sums = re.findall(r"^(\S*)[ \t]+(?:\d+\t)?([\d.]+)$", done.stdout, re.MULTILINE)
-    assert {{"": "-", "NaN": "-"}.get(name, name): float(joules) for name, joules in sums} == expected
+    assert {
+        {"": "-", "NaN": "-"}.get(name, name): float(joules) for name, joules in sums
+    } == expected
 
 
 # --- docs/security.md
@@ -369,7 +464,11 @@ def test_security_names_a_test_for_each_thing_that_a_tenant_can_write_or_be() ->
 
 def test_design_draws_and_explains_every_state() -> None:
     text = page("docs/design.md", "The states of a key")
-    drawn = {state for arrow in re.findall(r"^ +(\S+) --> ([^\s:]+)", text, re.MULTILINE) for state in arrow}
+    drawn = {
+        state
+        for arrow in re.findall(r"^ +(\S+) --> ([^\s:]+)", text, re.MULTILINE)
+        for state in arrow
+    }
     assert drawn - {"[*]"} == set(first_words(text, "state"))
     shown = {row[3].strip("`") for row in rows(text, "state")} - {"not shown"}
     assert shown == {*STATES}
@@ -390,8 +489,12 @@ def test_contributing_has_every_tier() -> None:
 
 def test_contributing_lists_an_empty_node_from_the_sources(tmp_path: Path) -> None:
     (example,) = [block for block in blocks(page("CONTRIBUTING.md")) if "-m hook list" in block]
-    example = example.replace(".venv/bin/python", sys.executable).replace("/tmp/node", str(tmp_path))
-    done = subprocess.run(["sh", "-ec", example], cwd=ROOT, capture_output=True, text=True, check=False)
+    example = example.replace(".venv/bin/python", sys.executable).replace(
+        "/tmp/node", str(tmp_path)
+    )
+    done = subprocess.run(
+        ["sh", "-ec", example], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("NAME")
 
@@ -406,7 +509,9 @@ HOUR = 6
 """Samples: there is one every 10 minutes, 100 more each time."""
 
 
-def test_fleet_has_queries_that_prometheus_answers_with_all_that_nodes_used_in_a_month(tmp_path: Path) -> None:
+def test_fleet_has_queries_that_prometheus_answers_with_all_that_nodes_used_in_a_month(
+    tmp_path: Path,
+) -> None:
     """Of a node that was there, of one that came, from 0 on, and of one that left.
 
     Half an interval more counts of that one, so that sums are rounded.
@@ -414,7 +519,9 @@ def test_fleet_has_queries_that_prometheus_answers_with_all_that_nodes_used_in_a
     promtool = prometheus.program("promtool")
     if promtool is None:
         pytest.skip("no promtool (Debian: prometheus)")
-    energy, users, unknown, rules, recorded = blocks(page("docs/fleet.md", "Bill a cluster by namespace"))
+    energy, users, unknown, rules, recorded = blocks(
+        page("docs/fleet.md", "Bill a cluster by namespace")
+    )
     node = 'resctrl_mon_namespace_core_energy_joules_total{namespace="%s", instance="%s"}'
     all_month = f"0+100x{745 * HOUR}"
     series = {
@@ -440,7 +547,9 @@ def test_fleet_has_queries_that_prometheus_answers_with_all_that_nodes_used_in_a
             {
                 "expr": f"round({query.strip()}, 1000)",
                 "eval_time": at,
-                "exp_samples": [{"labels": labels, "value": value} for labels, value in samples.items()],
+                "exp_samples": [
+                    {"labels": labels, "value": value} for labels, value in samples.items()
+                ],
             }
             for query, at, samples in asked
         ],
@@ -456,7 +565,11 @@ def test_fleet_has_queries_that_prometheus_answers_with_all_that_nodes_used_in_a
 def test_fleet_counts_the_series_of_forty_namespaces_and_ten_events() -> None:
     for nodes, *cells in rows(page("docs/fleet.md"), "nodes"):
         number = int(nodes.replace(",", ""))
-        assert [int(cell.replace(",", "")) for cell in cells] == [40 * number, 400 * number, 400 * number // 30]
+        assert [int(cell.replace(",", "")) for cell in cells] == [
+            40 * number,
+            400 * number,
+            400 * number // 30,
+        ]
 
 
 @pytest.mark.parametrize("by", ["namespace", "user", "day, in UTC"])
@@ -472,23 +585,38 @@ def test_fleet_bills_by_duckdb_what_the_lines_of_many_nodes_have(by: str, tmp_pa
             query = query.replace("namespace: 'VARCHAR'", column.strip("`"))
             query = query.replace("SELECT namespace,", f"SELECT {value.strip('`')} AS namespace,")
     bill = duckdb.sql(query).fetchall()
-    assert {name: joules for name, _, joules in bill} == pytest.approx(truth.joules(by.partition(",")[0]), rel=1e-12)
+    assert {name: joules for name, _, joules in bill} == pytest.approx(
+        truth.joules(by.partition(",")[0]), rel=1e-12
+    )
     assert sum(runs for _, runs, _ in bill) == truth.lines
 
 
-def test_fleet_configures_collectors_of_parts_that_there_are_and_that_read_the_files_of_a_history() -> None:
-    texts = [blocks(page("docs/fleet.md", name))[0] for name in ("OpenTelemetry Collector", "Vector", "Fluent Bit")]
+def test_fleet_configures_collectors_of_parts_that_there_are_and_that_read_the_files_of_a_history() -> (
+    None
+):
+    texts = [
+        blocks(page("docs/fleet.md", name))[0]
+        for name in ("OpenTelemetry Collector", "Vector", "Fluent Bit")
+    ]
     collector, vector, fluent_bit = map(yaml.safe_load, texts)
     (pipeline,) = collector["service"]["pipelines"].values()
     assert pipeline == {part: [*collector[part]] for part in ("receivers", "exporters")}
     assert collector["service"]["extensions"] == [*collector["extensions"]]
-    assert {receiver["storage"] for receiver in collector["receivers"].values()} == {*collector["extensions"]}
+    assert {receiver["storage"] for receiver in collector["receivers"].values()} == {
+        *collector["extensions"]
+    }
     assert vector["transforms"]["line"]["inputs"] == [*vector["sources"]]
     assert vector["sinks"]["clickhouse"]["inputs"] == [*vector["transforms"]]
     tags = {part["tag"] for part in fluent_bit["pipeline"]["inputs"]}
-    assert tags == {*vector["sources"]} == {name.partition("/")[2] for name in collector["receivers"]}
+    assert (
+        tags == {*vector["sources"]} == {name.partition("/")[2] for name in collector["receivers"]}
+    )
     files = [str(lines.FILE), f"{lines.FILE}.1"]
-    assert collector["receivers"]["file_log/file"]["include"] == vector["sources"]["file"]["include"] == files
+    assert (
+        collector["receivers"]["file_log/file"]["include"]
+        == vector["sources"]["file"]["include"]
+        == files
+    )
     assert fluent_bit["pipeline"]["inputs"][0]["path"] == ",".join(files)
     assert vector["sinks"]["clickhouse"]["table"] == "bill_lines"
     assert "INTO+bill_lines+FORMAT" in fluent_bit["pipeline"]["outputs"][0]["uri"]

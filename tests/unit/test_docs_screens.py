@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The screens in the documents are what the program prints, of one node, on a terminal of 80 columns.
+"""The screens in the documents are what the program prints, of one node,
+on a terminal of 80 columns.
 
-With RECORD_SCREENS=1 in the environment these tests write the screens into the documents instead of comparing them.
+With RECORD_SCREENS=1 in the environment these tests write the screens into the documents
+instead of comparing them.
 """
 
 from __future__ import annotations
@@ -42,13 +44,17 @@ def pod(namespace: str, name: str) -> dict[str, Any]:
     return {"kind": "pod", "pod_namespace": namespace, "pod_name": name}
 
 
-def member(path: str, pid: int, name: str | None = None, cgroup: str | None = None) -> dict[str, Any]:
+def member(
+    path: str, pid: int, name: str | None = None, cgroup: str | None = None
+) -> dict[str, Any]:
     return {"pid": pid, "starttime": 92000 + pid, "group": path, "name": name, "cgroup": cgroup}
 
 
 @pytest.fixture
 def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
-    """A pod with two containers, one in a ctrl_group, one that is over, one of Podman's containers, and a failure."""
+    """A pod with two containers, one in a ctrl_group, one that is over,
+    one of Podman's containers, and a failure.
+    """
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
     monkeypatch.setattr(system, "unix_time", lambda: BEGUN + 1000.0)
     for pid in (33, 60, 62, 71):
@@ -57,13 +63,17 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
     nothing = {ENERGY: "Unavailable", TOTAL: "0", LOCAL: "0"}
     path = node.make("oci-" + KEY, counters=used)
     members = {
-        WEB: member(path, 60, "web", f":/kubepods.slice/kubepods-pod87a3fb58.slice/crio-{WEB[:12]}.scope"),
+        WEB: member(
+            path, 60, "web", f":/kubepods.slice/kubepods-pod87a3fb58.slice/crio-{WEB[:12]}.scope"
+        ),
         LOGS: member(path, 62, "logs"),
     }
     groups = [{"path": path, "ctrl_group": "/", "begin": nothing}]
     times = {"created_at": formats.format_utc(BEGUN + 920.0), "created_boottime": 920.0}
     node.record(KEY, **pod("shop", "web-7c9f6d5b8-x2x4k"), **times, groups=groups, members=members)
-    job = node.make("oci-1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44", "gold", {ENERGY: "6.5", TOTAL: "14280000000"})
+    job = node.make(
+        "oci-1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44", "gold", {ENERGY: "6.5", TOTAL: "14280000000"}
+    )
     node.record(
         "1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44",
         **pod("batch", "report-28914-jw5sn"),
@@ -71,14 +81,29 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
         groups=[{"path": job, "ctrl_group": "gold", "begin": {ENERGY: "0", TOTAL: "0"}}],
         members={"d" * 64: member(job, 71, "report")},
     )
-    node.completed("5b6cb0a4-51b6-4fd0-8a3e-0d9f3f2f7a11", **pod("batch", "report-28913-8kq2m"), created_boottime=700.0)
+    node.completed(
+        "5b6cb0a4-51b6-4fd0-8a3e-0d9f3f2f7a11",
+        **pod("batch", "report-28913-8kq2m"),
+        created_boottime=700.0,
+    )
     path = node.make("oci-" + DATABASE, counters={ENERGY: "310.25", TOTAL: "912000000"})
     groups = [{"path": path, "ctrl_group": "/", "begin": {ENERGY: "0", TOTAL: "0"}}]
-    node.record(DATABASE, name="db", created_boottime=10.0, groups=groups, members={DATABASE: member(path, 33, "db")})
+    node.record(
+        DATABASE,
+        name="db",
+        created_boottime=10.0,
+        groups=groups,
+        members={DATABASE: member(path, 33, "db")},
+    )
     tried = "mkdir /sys/fs/resctrl/mon_groups/oci-c41d8cd9-8f00-4b20-9980-0998ecf8427e: ENOSPC"
     few = "info/*/num_rmids; on arm64 the PMGs of one ctrl_group"
     hint = f"more groups than RMIDs ({few}), or groups that others leaked"
-    why = {"problem": "no RMID is left for this key", "tried": tried, "kernel": "Out of RMIDs", "hint": hint}
+    why = {
+        "problem": "no RMID is left for this key",
+        "tried": tried,
+        "kernel": "Out of RMIDs",
+        "hint": hint,
+    }
     node.fail("9e107d9d372b" + 52 * "e", namespace="shop", pod="cart-0", name="app", **why)
     node.fail("e4d909c290d0" + 52 * "f", namespace="shop", pod="cart-1", name="app", **why)
     return node
@@ -86,21 +111,50 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
 
 @pytest.fixture
 def ended(node: NodeFiles) -> None:
-    """What Podman's jobs used: of last night, and of the month before; one line was torn by a crash."""
+    """What Podman's jobs used: of last night, and of the month before;
+    one line was torn by a crash.
+    """
     assert node is not None
     lines = [
-        make(1, "job-17", **of("2026-11-16T22:00:00Z", "2026-11-16T22:41:07Z", 2467.2, 5230.5, 812_345_000_000)),
-        make(2, "job-18", **of("2026-11-16T22:41:09Z", "2026-11-16T22:41:10Z", 0.5, 0.84, 5_300_000)),
-        make(3, "job-17", **of("2026-11-17T22:00:00Z", "2026-11-17T22:40:51Z", 2451.0, 5198.25, 809_000_000_000)),
-        make(4, "db", runs=3, pod="stack", **of("2026-11-10T08:00:00Z", "2026-11-18T02:11:00Z", 669_060.0, 91_310.0)),
-        make(5, "etl", unknown=["core_energy"], **of("2026-11-18T02:00:00Z", "2026-11-18T02:30:12Z", 1812.4, 940.0)),
+        make(
+            1,
+            "job-17",
+            **of("2026-11-16T22:00:00Z", "2026-11-16T22:41:07Z", 2467.2, 5230.5, 812_345_000_000),
+        ),
+        make(
+            2, "job-18", **of("2026-11-16T22:41:09Z", "2026-11-16T22:41:10Z", 0.5, 0.84, 5_300_000)
+        ),
+        make(
+            3,
+            "job-17",
+            **of("2026-11-17T22:00:00Z", "2026-11-17T22:40:51Z", 2451.0, 5198.25, 809_000_000_000),
+        ),
+        make(
+            4,
+            "db",
+            runs=3,
+            pod="stack",
+            **of("2026-11-10T08:00:00Z", "2026-11-18T02:11:00Z", 669_060.0, 91_310.0),
+        ),
+        make(
+            5,
+            "etl",
+            unknown=["core_energy"],
+            **of("2026-11-18T02:00:00Z", "2026-11-18T02:30:12Z", 1812.4, 940.0),
+        ),
     ]
-    month = make(6, "job-16", **of("2026-10-16T22:00:00Z", "2026-10-16T22:39:40Z", 2380.1, 5109.75, 799_000_000_000))
+    month = make(
+        6,
+        "job-16",
+        **of("2026-10-16T22:00:00Z", "2026-10-16T22:39:40Z", 2380.1, 5109.75, 799_000_000_000),
+    )
     write_lines("history.jsonl.1", line(month), at=BEGUN - 1e6)
     write_lines("history.jsonl", b"".join(map(line, lines)) + line(make(7))[:99] + b"\n", at=BEGUN)
 
 
-def of(begin: str, end: str, seconds: float, joules: float, traffic: int = 12_000_000_000) -> dict[str, Any]:
+def of(
+    begin: str, end: str, seconds: float, joules: float, traffic: int = 12_000_000_000
+) -> dict[str, Any]:
     """The times and the use of a job."""
     return {
         "begin": begin,
@@ -111,9 +165,13 @@ def of(begin: str, end: str, seconds: float, joules: float, traffic: int = 12_00
 
 
 @pytest.fixture
-def run(node: NodeFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(
+    node: NodeFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Run:
     """What a command prints, on a terminal of 80 columns."""
-    monkeypatch.setattr(show, "get_screen", lambda *, is_wide=False: Screen(None if is_wide else 80))
+    monkeypatch.setattr(
+        show, "get_screen", lambda *, is_wide=False: Screen(None if is_wide else 80)
+    )
 
     def run(*arguments: str) -> str:
         assert cli.main([arguments[0], *node.places, *arguments[1:]]) == 0
@@ -128,7 +186,9 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
     def count(energy: float, traffic: int) -> None:
-        node.count_whole({ENERGY: f"{energy}", TOTAL: str(traffic), LOCAL: str(traffic), CACHE: "9000000"})
+        node.count_whole(
+            {ENERGY: f"{energy}", TOTAL: str(traffic), LOCAL: str(traffic), CACHE: "9000000"}
+        )
 
     def sleep(interval: float) -> None:
         waits.append(interval)
@@ -152,7 +212,16 @@ def write_batch() -> None:
             times = formats.format_utc(begin), formats.format_utc(begin + minutes * 60)
             use = of(*times, minutes * 60, minutes * 131.0, int(minutes * 19e9))
             unknown = ["core_energy"] * (number == 4)
-            jobs.append(make(number, kind="job", key=f"slurm-{number}", labels={"user": user}, unknown=unknown, **use))
+            jobs.append(
+                make(
+                    number,
+                    kind="job",
+                    key=f"slurm-{number}",
+                    labels={"user": user},
+                    unknown=unknown,
+                    **use,
+                )
+            )
     write_lines("history.jsonl", b"".join(map(line, jobs)))
 
 
@@ -169,7 +238,9 @@ def write_batch() -> None:
     ],
 )
 @pytest.mark.usefixtures("while_top_waits", "ended")
-def test_a_document_shows_what_a_command_prints(run: Run, fs: FakeFilesystem, name: str, command: str) -> None:
+def test_a_document_shows_what_a_command_prints(
+    run: Run, fs: FakeFilesystem, name: str, command: str
+) -> None:
     if "--by=user" in command:
         write_batch()
     printed = run(*shlex.split(command))
@@ -190,7 +261,9 @@ def fields_of(value: object) -> set[str]:
     if isinstance(value, list):
         return set().union(*map(fields_of, value))
     if isinstance(value, dict):
-        return set(value).union(*(fields_of(field) for name, field in value.items() if name != "labels"))
+        return set(value).union(
+            *(fields_of(field) for name, field in value.items() if name != "labels")
+        )
     return set()
 
 
@@ -209,6 +282,16 @@ def test_commands_has_every_field_of_the_json(
     lists = [json.loads(run(*command, "--json")) for command in commands]
     monkeypatch.setattr(system, "sleep", lambda _seconds: None)
     fields = fields_of([*lists, json.loads(run("top", "--json"))])
-    data = {"core_energy", "mbm_total_bytes", "mbm_local_bytes", ENERGY, TOTAL, LOCAL, CACHE, WEB, LOGS}
+    data = {
+        "core_energy",
+        "mbm_total_bytes",
+        "mbm_local_bytes",
+        ENERGY,
+        TOTAL,
+        LOCAL,
+        CACHE,
+        WEB,
+        LOGS,
+    }
     assert {"unhooked", "failures", "watts", "samples", "from_nothing", "end"} <= fields
     assert fields - data - names == set()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line for a key that ends: what is in it, when there is one, and what it says of use that is not all known.
+"""The line for a key that ends: what is in it, when there is one,
+and what it says of use that is not all known.
 
 Beside other hooks, and with each of their system calls failing: tests.simulator.
 """
@@ -38,7 +39,9 @@ from tests.unit.test_create import ENERGY, expect_refusal, move, use
 
 __all__ = ["node"]  # fixture
 FILE = "/var/log/jobs/history.jsonl"
-LINE = jsonschema.Draft202012Validator(json.loads((pyz.ROOT / pyz.SCHEMA).read_text(encoding="ascii")))
+LINE = jsonschema.Draft202012Validator(
+    json.loads((pyz.ROOT / pyz.SCHEMA).read_text(encoding="ascii"))
+)
 ON: dict[str, Any] = {"history": FILE}
 LINGER = {**ON, "linger": 60}
 
@@ -71,7 +74,10 @@ def live(node: Node, joules: float, name: str = ID, pid: int = 7, **options: Any
 
 def test_the_line_of_a_container(node: Node) -> None:
     node.start(ID, 7, None, **ON)
-    node.edit(f"groups/{ID}.json", members={ID: {**node.state(ID).members[ID].model_dump(), "name": "job-17"}})
+    node.edit(
+        f"groups/{ID}.json",
+        members={ID: {**node.state(ID).members[ID].model_dump(), "name": "job-17"}},
+    )
     use(node, 15.5, f"{RESCTRL}/mon_groups/oci-{ID}")
     node.kernel.now += 12.345
     node.stop(ID, 7, **ON)
@@ -97,7 +103,12 @@ def test_the_line_of_a_pod_has_all_its_containers_and_the_sum_of_its_groups(node
     assert read(node) == []
     node.stop(OTHER, 8, **ON)
     (line,) = read(node)
-    assert (line["kind"], line["key"], line["namespace"], line["pod"]) == ("pod", UID, "shop", "web-0")
+    assert (line["kind"], line["key"], line["namespace"], line["pod"]) == (
+        "pod",
+        UID,
+        "shop",
+        "web-0",
+    )
     assert [container["id"] for container in line["containers"]] == [ID, OTHER]
     assert line["use"] == {"core_energy": 3.25}
 
@@ -109,14 +120,19 @@ def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
     for pid, name in enumerate(names, 7):
         node.stop(name, pid, **ON)
     (line,) = read(node)
-    assert ([container["id"] for container in line["containers"]], line["more_containers"]) == (names[:MOST_LEFT], 3)
+    assert ([container["id"] for container in line["containers"]], line["more_containers"]) == (
+        names[:MOST_LEFT],
+        3,
+    )
 
 
 @pytest.mark.parametrize("comes_in", [None, "waits", "is refused"])
 def test_use_of_a_container_that_joins_and_leaves_beside_a_start_that_waits_or_fails_is_in_the_history(
     node: Node, comes_in: str | None
 ) -> None:
-    """The first one had made the group, and could not be put in: another tool has moved it, or the kernel refuses."""
+    """The first one had made the group, and could not be put in: another tool has moved it,
+    or the kernel refuses.
+    """
     node.kernel.add_class("gold")
     node.context().run.note_freed()
     make, visits = Resctrl.make, list[str]()
@@ -183,7 +199,9 @@ def test_a_start_that_failed_is_no_life_and_no_container(node: Node) -> None:
 
 
 @pytest.mark.parametrize("is_given_back", [True, False])
-def test_use_of_a_container_that_another_tool_had_taken_is_known_in_part(node: Node, is_given_back: bool) -> None:
+def test_use_of_a_container_that_another_tool_had_taken_is_known_in_part(
+    node: Node, is_given_back: bool
+) -> None:
     node.start(ID, 7, None, **ON)
     use(node, 9.0, f"{RESCTRL}/mon_groups/oci-{ID}")
     node.kernel.move(7, node.make_group("theirs"))
@@ -214,7 +232,10 @@ def test_use_of_a_run_after_one_that_is_known_in_part_is_known(node: Node, cause
 
 
 def test_events_that_come_with_a_new_mount_are_unknown_until_then(node: Node) -> None:
-    """Of a run that goes on over the mount. A later run, and one that begins after the mount, are known."""
+    """Of a run that goes on over the mount.
+
+    A later run, and one that begins after the mount, are known.
+    """
     node.kernel.resctrl.counters.offline("mon_PERF_PKG_00")
     node.start(ID, 7, None, **ON)
     node.start(OTHER, 9, None, **ON)
@@ -303,7 +324,9 @@ def test_a_line_of_which_only_a_part_fits_is_a_complaint_of_a_full_disk(node: No
     node.start(ID, 7, None, **ON)
     write = node.machine.write
     node.patch.setattr(
-        node.machine, "write", lambda file, data: write(file, data[:9] if b'"more_containers"' in data else data)
+        node.machine,
+        "write",
+        lambda file, data: write(file, data[:9] if b'"more_containers"' in data else data),
     )
     node.kernel.die(7)
     context = node.context(**ON)
@@ -331,7 +354,9 @@ def test_a_reclaim_by_a_hook_of_another_file_writes_the_line_where_it_belongs(no
     assert set(node.machine.files("/var/log/jobs")) == {FILE}
 
 
-def test_a_container_that_reconcile_adopts_has_its_file_and_keeps_that_of_its_hook(node: Node) -> None:
+def test_a_container_that_reconcile_adopts_has_its_file_and_keeps_that_of_its_hook(
+    node: Node,
+) -> None:
     node.start(ID, 7, None, history="/var/log/jobs/first.jsonl")
     node.remove_groups()
     assert node.verbs(options=ON) == ["remake"]
@@ -340,7 +365,8 @@ def test_a_container_that_reconcile_adopts_has_its_file_and_keeps_that_of_its_ho
     assert node.verbs(options=ON) == ["rebuild"]
     assert node.state(ID).history_file == "/var/log/jobs/first.jsonl"
     node.start(ID, 7, None, history="/var/log/jobs/second.jsonl")
-    assert node.state(ID).history_file == "/var/log/jobs/first.jsonl"  # decided where the run of the key began
+    # Decided where the run of the key began.
+    assert node.state(ID).history_file == "/var/log/jobs/first.jsonl"
     node.stop(ID, 7, history="/var/log/jobs/second.jsonl")
     node.start(ID, 8, None, history="/var/log/jobs/second.jsonl")
     assert node.state(ID).history_file == "/var/log/jobs/second.jsonl"
@@ -355,9 +381,18 @@ def test_a_pod_that_its_hook_could_not_monitor_has_its_line(node: Node, call: st
         node.machine.refusals["mkdir"] = [errno.EIO] * 2
     node.spawn(7)
     said = {"io.kubernetes.pod.uid": UID}
-    state = {"ociVersion": "1.0.2", "id": ID, "status": "created", "pid": 7, "bundle": "/b", "annotations": said}
+    state = {
+        "ociVersion": "1.0.2",
+        "id": ID,
+        "status": "created",
+        "pid": 7,
+        "bundle": "/b",
+        "annotations": said,
+    }
     node.patch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
-    run_stage("createRuntime", [f"--run-dir={RUN}", f"--resctrl-root={RESCTRL}", f"--history={FILE}"])
+    run_stage(
+        "createRuntime", [f"--run-dir={RUN}", f"--resctrl-root={RESCTRL}", f"--history={FILE}"]
+    )
     if call == "mount":
         node.kernel.mount()
     else:
@@ -378,14 +413,18 @@ def test_a_pod_whose_record_is_rebuilt_has_its_line(node: Node, text: str | None
     else:
         node.put(f"groups/{UID}.json", text)
     assert "rebuild" in node.verbs()
-    assert node.context().run.read(Index, OTHER) == Index(key=UID, pid=8, starttime=100, history_file=FILE)
+    assert node.context().run.read(Index, OTHER) == Index(
+        key=UID, pid=8, starttime=100, history_file=FILE
+    )
     node.stop(ID, 7)
     node.stop(OTHER, 8)
     assert [(line["key"], line["unknown"]) for line in read(node)] == [(UID, ["core_energy"])]
 
 
 @pytest.mark.parametrize("ttl", [0, 300])
-def test_a_run_without_a_history_has_no_line_also_after_one_that_has_or_owes_one(node: Node, ttl: int) -> None:
+def test_a_run_without_a_history_has_no_line_also_after_one_that_has_or_owes_one(
+    node: Node, ttl: int
+) -> None:
     live(node, 4.0, snapshot_ttl=ttl)
     live(node, 5.0, pid=8, snapshot_ttl=ttl, history="")
     assert [line["use"] for line in read(node)] == [{"core_energy": 1.0}]
@@ -396,7 +435,10 @@ def test_a_run_without_a_history_has_no_line_also_after_one_that_has_or_owes_one
         assert owed(node) == {ID: 1}
     node.start(ID, 11, None, history="")
     node.stop(ID, 11)
-    assert ([line["use"] for line in read(node)], owed(node)) == ([{"core_energy": 1.0}, {"core_energy": 3.0}], {})
+    assert ([line["use"] for line in read(node)], owed(node)) == (
+        [{"core_energy": 1.0}, {"core_energy": 3.0}],
+        {},
+    )
 
 
 def test_the_line_of_a_job_has_the_labels_of_its_run(node: Node) -> None:
@@ -414,7 +456,11 @@ def test_the_line_of_a_job_has_the_labels_of_its_run(node: Node) -> None:
 
 def owed(node: Node) -> dict[str, int]:
     """How many lines each key owes."""
-    return {state.key: count_owed(state) for state in node.context().run.list_states() if state.owed is not None}
+    return {
+        state.key: count_owed(state)
+        for state in node.context().run.list_states()
+        if state.owed is not None
+    }
 
 
 @contextmanager
@@ -427,7 +473,9 @@ def broken(node: Node, number: int = errno.EPERM) -> Iterator[None]:
 
 @pytest.mark.parametrize("ttl", [0, 300])
 @pytest.mark.parametrize("has_file", [True, False])
-def test_lines_that_wait_keep_the_file_and_the_labels_of_their_run(node: Node, ttl: int, has_file: bool) -> None:
+def test_lines_that_wait_keep_the_file_and_the_labels_of_their_run(
+    node: Node, ttl: int, has_file: bool
+) -> None:
     """Also those in the record of a version that knew one file only."""
     users = {"ann": FILE, "bob": "/var/log/jobs/other.jsonl", "eve": FILE}
     with broken(node):
@@ -441,7 +489,10 @@ def test_lines_that_wait_keep_the_file_and_the_labels_of_their_run(node: Node, t
                 (waiting,) = list_owed(node.state("nightly"))
                 node.edit("groups/nightly.json", owed={"lines": waiting.lines, "why": waiting.why})
         shown = take_snapshot(node.options()).list_owed()
-        assert [(waiting.file, waiting.lines) for waiting in shown] == [(FILE, 2), (users["bob"], 1)]
+        assert [(waiting.file, waiting.lines) for waiting in shown] == [
+            (FILE, 2),
+            (users["bob"], 1),
+        ]
     node.repair()
     labels = dict[str, list[str]]()
     for file, text in node.machine.files("/var/log/jobs").items():
@@ -458,7 +509,9 @@ def test_a_file_that_cannot_be_written_holds_no_line_of_another_back(node: Node)
         live(node, 5.0, pid=8)
     assert [outcome.problem is None for outcome in node.repair().outcomes] == [False]
     assert [line["use"] for line in read(node)] == [{"core_energy": 2.0}]
-    assert [(waiting.file, waiting.lines) for waiting in take_snapshot(node.options()).list_owed()] == [(other, 1)]
+    assert [
+        (waiting.file, waiting.lines) for waiting in take_snapshot(node.options()).list_owed()
+    ] == [(other, 1)]
 
 
 @pytest.mark.parametrize("ttl", [0, 300])
@@ -473,16 +526,22 @@ def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, ttl:
         problems = [str(failed.problem) for failed in done.failed if failed.action.verb == "write"]
         assert ["EPERM" in problem for problem in problems] == [True] * 11
         assert owed(node) == {**dict.fromkeys(names, 1), "c0": 2}
-        assert all(state.completed_at and not state.groups for state in node.context().run.list_states())
+        assert all(
+            state.completed_at and not state.groups for state in node.context().run.list_states()
+        )
     assert node.verbs() == ["write"] * 11
     lines = read(node)
     assert len({line["id"] for line in lines}) == len(lines) == 12
-    assert sum(line["use"]["core_energy"] for line in lines) == sum(1.0 + 2 * pid for pid in range(7, 19))
+    assert sum(line["use"]["core_energy"] for line in lines) == sum(
+        1.0 + 2 * pid for pid in range(7, 19)
+    )
     assert node.context().run.list_states() == []
     node.assert_settled()
 
 
-def test_a_line_that_cannot_be_written_is_a_complaint_and_the_next_end_writes_it(node: Node) -> None:
+def test_a_line_that_cannot_be_written_is_a_complaint_and_the_next_end_writes_it(
+    node: Node,
+) -> None:
     node.start(ID, 7, None, **ON)
     with broken(node):
         node.kernel.die(7)
@@ -519,14 +578,18 @@ def test_a_start_that_is_killed_has_no_line_unless_its_begin_was_saved(node: Nod
         node.kernel.die(7)
         node.repair(options=ON)
         node.kernel.now += 1
-    assert {str((line["use"], line["unknown"])) for line in read(node)} == {"({'core_energy': 0.0}, [])"}
+    assert {str((line["use"], line["unknown"])) for line in read(node)} == {
+        "({'core_energy': 0.0}, [])"
+    }
 
 
 @pytest.mark.parametrize("ends", ["poststop", "release"])
 def test_where_neither_line_nor_record_can_be_written_nothing_goes_and_the_next_end_has_all(
     node: Node, ends: str
 ) -> None:
-    """The group and the index went, the record kept the member, and what it had used was in no line."""
+    """The group and the index went, the record kept the member,
+    and what it had used was in no line.
+    """
     key = "nightly" if ends == "release" else ID
     if ends == "release":
         node.spawn(7, "/user.slice")
@@ -561,10 +624,15 @@ def test_a_start_after_the_linger_time_begins_another_run(node: Node) -> None:
         node.kernel.now += passes
     node.kernel.now += 61
     assert node.verbs(options=LINGER) == ["end"]
-    assert [(line["runs"], line["use"]["core_energy"]) for line in read(node)] == [(1, 2.0), (1, 6.0)]
+    assert [(line["runs"], line["use"]["core_energy"]) for line in read(node)] == [
+        (1, 2.0),
+        (1, 6.0),
+    ]
 
 
-def test_a_pod_in_two_ctrl_groups_of_which_one_is_held_and_one_refused_has_all_in_its_line(node: Node) -> None:
+def test_a_pod_in_two_ctrl_groups_of_which_one_is_held_and_one_refused_has_all_in_its_line(
+    node: Node,
+) -> None:
     """The refused one came back without a begin, and the line said that a part was unknown."""
     node.kernel.add_class("gold")
     node.start(ID, 7, **ON)
@@ -633,7 +701,9 @@ def test_lines_in_the_record_of_a_newer_version_are_written_as_they_are(node: No
 # --- The end of all keys: an administrator takes the hook off
 
 
-def test_the_end_of_all_keys_writes_each_line_also_of_keys_that_live_linger_or_owe(node: Node) -> None:
+def test_the_end_of_all_keys_writes_each_line_also_of_keys_that_live_linger_or_owe(
+    node: Node,
+) -> None:
     node.start(ID, 7, None, **ON)
     node.start(OTHER, 8, None, **LINGER)
     node.stop(OTHER, 8, **LINGER)
@@ -642,7 +712,9 @@ def test_the_end_of_all_keys_writes_each_line_also_of_keys_that_live_linger_or_o
     assert node.groups() == {}
 
 
-def test_a_line_that_cannot_be_written_keeps_its_record_until_the_next_end_of_all_keys(node: Node) -> None:
+def test_a_line_that_cannot_be_written_keeps_its_record_until_the_next_end_of_all_keys(
+    node: Node,
+) -> None:
     node.start(ID, 7, None, **ON)
     node.machine.fs.remove_object("/var/log/jobs")
     (problem,), left = run.end_all_keys(node.options())

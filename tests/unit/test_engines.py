@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of container engines as nodes have them: what names the hook is found or reported; names of containers."""
+"""The files of container engines as nodes have them: what names the hook is found or reported;
+names of containers.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ K3S_MAIN = f'version = 3\nimports = ["{K3S}/config-v3.toml.d/*.toml"]\n'
     [
         {CONFIG: "version = 2\n" + OLD + SPEC},
         *({CONFIG: text, "/etc/containerd/more/a.toml": NEW + SPEC} for text in IMPORTS),
-        {CONFIG: 'imports = ["more/*"]\n', "/etc/containerd/more/.a": NEW + SPEC},  # hidden, as in Go
+        # Hidden, as in Go.
+        {CONFIG: 'imports = ["more/*"]\n', "/etc/containerd/more/.a": NEW + SPEC},
         NESTED,
         {"/etc/containerd/conf.d/a.toml": NEW + SPEC},  # since containerd 2.2
         {f"{K3S}/config.toml": K3S_MAIN, f"{K3S}/config-v3.toml.d/50-hook.toml": NEW + SPEC},
@@ -75,19 +78,32 @@ def test_too_many_imports_are_reported(fs: FakeFilesystem, monkeypatch: pytest.M
     assert look(fs, texts).unclear == ["containerd's configuration has more than 3 files"]
 
 
-def test_a_pattern_for_the_whole_machine_is_given_up(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_for_the_whole_machine_is_given_up(
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "NAMES", 3)
-    (line,) = look(fs, {CONFIG: 'imports = ["/*"]\n', "/a": "", "/b": "", "/c": "", "/d": ""}).unclear
+    (line,) = look(
+        fs, {CONFIG: 'imports = ["/*"]\n', "/a": "", "/b": "", "/c": "", "/d": ""}
+    ).unclear
     assert line == "cannot read / of containerd's configuration: more than 3 entries"
 
 
 # --- How it may be written
 
 
-def test_settings_count_in_any_table_and_notation_but_not_as_another_type(fs: FakeFilesystem) -> None:
+def test_settings_count_in_any_table_and_notation_but_not_as_another_type(
+    fs: FakeFilesystem,
+) -> None:
     for text, expected in (
-        ('plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.base_runtime_spec = "/etc/x.json"', True),
-        ('x = """\nbase_runtime_spec = "/etc/y.json"\n"""\nbase_runtime_spec = "/etc/x.json"', True),
+        (
+            'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.base_runtime_spec = '
+            '"/etc/x.json"',
+            True,
+        ),
+        (
+            'x = """\nbase_runtime_spec = "/etc/y.json"\n"""\nbase_runtime_spec = "/etc/x.json"',
+            True,
+        ),
         ('runc = { runtime_type = "x", base_runtime_spec = "/etc/x.json" }', True),
         ("Base_Runtime_Spec = '/etc/x.json'", True),
         ("base_runtime_spec = []\nimports = 'a.toml'", False),  # containerd refuses this
@@ -108,8 +124,14 @@ def test_a_file_that_cannot_be_read_is_reported(fs: FakeFilesystem) -> None:
     """More of what a path may name is in test_files."""
     for text, problem in (
         ('imports = ["a.toml"]\n', "/etc/containerd/a.toml of containerd's configuration: ENOENT"),
-        ('imports = ["."]\n', "/etc/containerd/. of containerd's configuration: not a regular file"),
-        ("runc = [", f"{CONFIG} of containerd's configuration: not TOML: Invalid value (at end of document)"),
+        (
+            'imports = ["."]\n',
+            "/etc/containerd/. of containerd's configuration: not a regular file",
+        ),
+        (
+            "runc = [",
+            f"{CONFIG} of containerd's configuration: not TOML: Invalid value (at end of document)",
+        ),
     ):
         assert look(fs, {CONFIG: text}).unclear == [f"cannot read {problem}"]
         fs.remove(CONFIG)
@@ -147,7 +169,11 @@ def test_a_validator_that_rejects_hooks_is_found(fs: FakeFilesystem) -> None:
 
 # --- CRI-O and Podman
 
-USR, ETC, OWN = "/usr/share/containers/containers", "/etc/containers/containers", "/root/.config/containers/containers"
+USR, ETC, OWN = (
+    "/usr/share/containers/containers",
+    "/etc/containers/containers",
+    "/root/.config/containers/containers",
+)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +198,17 @@ USR, ETC, OWN = "/usr/share/containers/containers", "/etc/containers/containers"
     ],
 )
 def test_hooks_dir_counts_in_its_own_table_in_each_notation(
-    fs: FakeFilesystem, engine: engines.Engine, path: str, table: str, text: str, expected: list[str] | None
+    fs: FakeFilesystem,
+    engine: engines.Engine,
+    path: str,
+    table: str,
+    text: str,
+    expected: list[str] | None,
 ) -> None:
-    """None: the file cannot be read, so the answer is unclear. Podman itself is the judge of further notations."""
+    """None: the file cannot be read, so the answer is unclear.
+
+    Podman itself is the judge of further notations.
+    """
     fs.create_file(path, contents=text.replace("TABLE", table))
     if expected is not None:
         assert engine.read_hooks_dirs() == expected
@@ -183,11 +217,15 @@ def test_hooks_dir_counts_in_its_own_table_in_each_notation(
             engine.read_hooks_dirs()
 
 
-def test_nothing_is_guessed_where_python_cannot_read_toml(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_guessed_where_python_cannot_read_toml(
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "tomllib", None)
     assert engines.PODMAN.read_hooks_dirs() == [SYSTEM], "there is no file"
     fs.create_file(f"{ETC}.conf", contents="[engine]\nhooks_dir = ['/a']\n")
-    with pytest.raises(Unreadable, match=r"^/etc/containers/containers\.conf: needs Python 3\.11 to read TOML$"):
+    with pytest.raises(
+        Unreadable, match=r"^/etc/containers/containers\.conf: needs Python 3\.11 to read TOML$"
+    ):
         engines.PODMAN.read_hooks_dirs()
     assert engines.list_hooks_dirs() == [SYSTEM, ADMINISTRATOR]
     assert engines.read_graph_root() == STORAGE
@@ -201,7 +239,11 @@ def test_nothing_is_guessed_where_python_cannot_read_toml(fs: FakeFilesystem, mo
         ({f"{USR}.conf": "/a", f"{ETC}.conf": "/b"}, ["/b"], ["/b"]),
         ({f"{ETC}.conf": "/b", f"{OWN}.conf": "/c"}, ["/c"], ["/c"]),
         ({f"{ETC}.conf": "/b", f"{OWN}.conf": None}, ["/b"], [SYSTEM]),
-        ({f"{ETC}.conf.d/b.conf": "/b", f"{ETC}.conf.d/a.conf": "/a", f"{ETC}.conf.d/x": "/c"}, ["/b"], ["/b"]),
+        (
+            {f"{ETC}.conf.d/b.conf": "/b", f"{ETC}.conf.d/a.conf": "/a", f"{ETC}.conf.d/x": "/c"},
+            ["/b"],
+            ["/b"],
+        ),
         ({f"{USR}.conf.d/a.conf": "/a"}, [SYSTEM], ["/a"]),
         ({f"{USR}.rootful.conf.d/a.conf": "/a"}, [SYSTEM], ["/a"]),
         ({f"{ETC}.rootful.conf.d/a.conf": "/a"}, [SYSTEM], ["/a"]),
@@ -211,20 +253,33 @@ def test_nothing_is_guessed_where_python_cannot_read_toml(fs: FakeFilesystem, mo
     ],
 )
 def test_the_files_of_podman_count_by_its_version(
-    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, files: dict[str, str | None], old: list[str], new: list[str]
+    fs: FakeFilesystem,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str | None],
+    old: list[str],
+    new: list[str],
 ) -> None:
     """None: a file without the setting."""
     for path, directory in files.items():
-        fs.create_file(path, contents=f"[engine]\nhooks_dir = ['{directory}']\n" if directory else "[engine]\n")
+        fs.create_file(
+            path, contents=f"[engine]\nhooks_dir = ['{directory}']\n" if directory else "[engine]\n"
+        )
     fs.create_dir(f"{ETC}.conf.d/z.conf")
     for version, expected in (("4.3.1", old), ("5.8.6", old), ("6.0.0-rc1", new), ("10.1", new)):
-        monkeypatch.setattr(engines, "_ask_podman", lambda version=version: int(version.partition(".")[0]))
+        monkeypatch.setattr(
+            engines, "_ask_podman", lambda version=version: int(version.partition(".")[0])
+        )
         assert engines.PODMAN.read_hooks_dirs() == expected
 
 
 @pytest.mark.parametrize(
     ("output", "expected"),
-    [("podman version 5.8.6\n", ["/a"]), ("podman version 6.0.0-dev\n", [SYSTEM]), ("", None), ("podman 6", None)],
+    [
+        ("podman version 5.8.6\n", ["/a"]),
+        ("podman version 6.0.0-dev\n", [SYSTEM]),
+        ("", None),
+        ("podman 6", None),
+    ],
 )
 def test_podman_is_asked_for_its_version_only_where_that_matters(
     fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, output: str, expected: list[str] | None
@@ -274,7 +329,10 @@ def test_the_storage_of_podman_is_where_its_configuration_puts_it(
     ):
         monkeypatch.setattr(engines, "_PODMANS", [f"/{number}{path}" for path in engines._PODMANS])
         for path, directory in texts.items():
-            fs.create_file(f"/{number}{path}", contents=f'graphroot = "/no"\n[storage]\ngraphroot = "{directory}"\n')
+            fs.create_file(
+                f"/{number}{path}",
+                contents=f'graphroot = "/no"\n[storage]\ngraphroot = "{directory}"\n',
+            )
         roots = []
         for version in (5, 6):
             monkeypatch.setattr(engines, "_ask_podman", lambda version=version: version)
@@ -290,11 +348,20 @@ def test_pods_are_named_by_the_kubelets_directories(fs: FakeFilesystem) -> None:
     assert engines.KubeletNames().pods == {}
     bare = UID.replace("-", "")
     known = (f"shop_web-0_{UID}", f"kube-system_etcd-node.example.com_{bare}")
-    for entry, expected in zip(known, (("shop", "web-0"), ("kube-system", "etcd-node.example.com"))):
+    for entry, expected in zip(
+        known, (("shop", "web-0"), ("kube-system", "etcd-node.example.com"))
+    ):
         fs.create_dir(f"/var/log/pods/{entry}")
         assert engines.KubeletNames().pods == {UID: expected}
         fs.rmdir(f"/var/log/pods/{entry}")
-    for entry in (f"shop_{UID}", f"_web_{UID}", f"shop__{UID}", f"shop_web_x_{UID}", "shop_web_0", f"{UID}.log"):
+    for entry in (
+        f"shop_{UID}",
+        f"_web_{UID}",
+        f"shop__{UID}",
+        f"shop_web_x_{UID}",
+        "shop_web_0",
+        f"{UID}.log",
+    ):
         fs.create_dir(f"/var/log/pods/{entry}")
     assert engines.KubeletNames().pods == {}
 
@@ -305,7 +372,8 @@ def test_containers_are_named_by_the_kubelets_links(fs: FakeFilesystem) -> None:
         (f"web-0_shop_side-car-{ID}.log", {ID: "side-car"}),
         (f"web-0_shop_app-{ID}", {}),
         (f"web-0_shop_{ID}.log", {}),
-        (f"{'p' * 200}_shop_app-{ID}"[:251] + ".log", {ID[:41]: "app"}),  # the kubelet cuts names after 251 characters
+        # The kubelet cuts names after 251 characters.
+        (f"{'p' * 200}_shop_app-{ID}"[:251] + ".log", {ID[:41]: "app"}),
     ):
         fs.create_symlink(f"/var/log/containers/{entry}", "nowhere")
         assert engines.KubeletNames().containers == expected, entry

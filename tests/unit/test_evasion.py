@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a pod's author writes: key and monitoring stay those of the same pod without it, under each runtime.
+"""Whatever a pod's author writes: key and monitoring stay those of the same pod
+without it, under each runtime.
 
 Both shipped files of hooks.d are installed, each with options of its own; the states are real ones.
 """
@@ -25,8 +26,14 @@ from hook.node.models import HookFile
 from tests.support.merging import MERGING, Merged
 
 ROOT = Path(__file__).resolve().parents[2]
-STATES = {path.stem: json.loads(path.read_text()) for path in (ROOT / "tests/states").glob("*-createRuntime.json")}
-FILES = [HookFile.model_validate(json.loads(path.read_text())) for path in sorted((ROOT / "oci-hooks").glob("*.json"))]
+STATES = {
+    path.stem: json.loads(path.read_text())
+    for path in (ROOT / "tests/states").glob("*-createRuntime.json")
+}
+FILES = [
+    HookFile.model_validate(json.loads(path.read_text()))
+    for path in sorted((ROOT / "oci-hooks").glob("*.json"))
+]
 VICTIM = "00000000-0000-4000-8000-000000000001"
 SANDBOX_ID = "io.kubernetes.cri-o.SandboxID"
 
@@ -50,7 +57,10 @@ def cases() -> dict[str, AuthoredContainer]:
         said, container = state.get("annotations") or {}, state["id"]
         uid = said.get("io.kubernetes.pod.uid") or said.get("io.kubernetes.cri.sandbox-uid")
         if uid is None:
-            places = [f":/machine.slice/libpod-{container}.scope/container", f"cpu:/libpod_parent/libpod-{container}"]
+            places = [
+                f":/machine.slice/libpod-{container}.scope/container",
+                f"cpu:/libpod_parent/libpod-{container}",
+            ]
             ways = [] if name.startswith("podman-4.3.1-build") else ["podman"]
         else:
             slices = f":/kubepods.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
@@ -59,7 +69,9 @@ def cases() -> dict[str, AuthoredContainer]:
             places += [f"{pod}/{'crio-' if is_crio else ''}{container}"]
             ways = ["crio"] if is_crio else ["containerd", "base_runtime_spec"]
         containers |= {
-            f"{way} {name} {place}": AuthoredContainer(way, state, uid, place) for way in ways for place in places
+            f"{way} {name} {place}": AuthoredContainer(way, state, uid, place)
+            for way in ways
+            for place in places
         }
     return containers
 
@@ -76,8 +88,12 @@ def matches(file: HookFile, annotations: Mapping[str, str]) -> bool:
     )
 
 
-def decided(case: AuthoredContainer, author: Mapping[str, str], options: Sequence[Sequence[str]]) -> object:
-    """What becomes of it: both files' calls in their order, of which the last that has a say counts."""
+def decided(
+    case: AuthoredContainer, author: Mapping[str, str], options: Sequence[Sequence[str]]
+) -> object:
+    """What becomes of it: both files' calls in their order,
+    of which the last that has a say counts.
+    """
     merged = case.merged(author)
     said = Annotations.model_validate(merged.state.get("annotations") or {})
     pod = identity.identify_pod(case.state["id"], said, [case.place])
@@ -103,10 +119,27 @@ def decided(case: AuthoredContainer, author: Mapping[str, str], options: Sequenc
 
 
 KEYS = [
-    *("io.container.manager", "io.kubernetes.pod.uid", "io.kubernetes.pod.namespace", "io.kubernetes.pod.name"),
-    *("io.kubernetes.container.name", "io.kubernetes.container.restartCount", "io.kubernetes.container.hash"),
-    *("io.kubernetes.cri.sandbox-uid", "io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name"),
-    *("io.kubernetes.cri.container-name", "io.kubernetes.cri.sandbox-id", "io.kubernetes.cri.container-type"),
+    *(
+        "io.container.manager",
+        "io.kubernetes.pod.uid",
+        "io.kubernetes.pod.namespace",
+        "io.kubernetes.pod.name",
+    ),
+    *(
+        "io.kubernetes.container.name",
+        "io.kubernetes.container.restartCount",
+        "io.kubernetes.container.hash",
+    ),
+    *(
+        "io.kubernetes.cri.sandbox-uid",
+        "io.kubernetes.cri.sandbox-namespace",
+        "io.kubernetes.cri.sandbox-name",
+    ),
+    *(
+        "io.kubernetes.cri.container-name",
+        "io.kubernetes.cri.sandbox-id",
+        "io.kubernetes.cri.container-type",
+    ),
     *(SANDBOX_ID, "io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri-o.Annotations"),
 ]
 OWN_UIDS = sorted({case.uid for case in CASES.values() if case.uid})
@@ -114,11 +147,15 @@ VALUES = [
     *("", "no", "0", "cri-o", "libpod", "x", "default", "team-a", "container", "sandbox", "c" * 64),
     *(VICTIM, *OWN_UIDS),
 ]
-authors = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=20), st.sampled_from(VALUES) | st.text(max_size=20))
+authors = st.dictionaries(
+    st.sampled_from(KEYS) | st.text(max_size=20), st.sampled_from(VALUES) | st.text(max_size=20)
+)
 words = st.tuples(
     st.sampled_from(["--key=auto", "--key=container", "--key=sandbox"]),
     st.sampled_from(["--monitor=all", "--monitor=opt-in", "--monitor=opt-out"]),
-    st.sampled_from(["--linger=0", "--namespace=default", "--namespace=team-a", "--namespace=kube-system"]),
+    st.sampled_from(
+        ["--linger=0", "--namespace=default", "--namespace=team-a", "--namespace=kube-system"]
+    ),
 )
 
 

@@ -61,7 +61,9 @@ def test_text_that_is_nested_a_million_deep_or_no_toml_is_one_kind_of_error(tmp_
             read(str(path), files.CONFIGURATION)
 
 
-def test_a_file_may_be_as_long_as_the_limit_and_the_head_of_a_longer_one_is_read(tmp_path: Path) -> None:
+def test_a_file_may_be_as_long_as_the_limit_and_the_head_of_a_longer_one_is_read(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x"
     path.write_text("123456789")
     assert files.read_text(str(path), 9) == "123456789"
@@ -72,7 +74,9 @@ def test_a_file_may_be_as_long_as_the_limit_and_the_head_of_a_longer_one_is_read
 def test_neither_a_fifo_nor_a_device_is_opened_nor_read_if_it_takes_a_files_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening a FIFO would let its writer go on, who could then wait for a reader that never reads."""
+    """Opening a FIFO would let its writer go on,
+    who could then wait for a reader that never reads.
+    """
     path, opens = tmp_path / "x", os.open
     opened = list[object]()
 
@@ -95,7 +99,10 @@ def test_names_are_listed_up_to_a_bound(tmp_path: Path) -> None:
     assert files.list_names(str(tmp_path / "x"), 4) == ["0", "1", "2", "3"]
     with pytest.raises(Unreadable, match="x/0: ENOTDIR"):
         files.list_names(str(tmp_path / "x/0"))
-    for call, why in ((files.list_names, "more than 3 entries"), (files.match, "more than 3 entries")):
+    for call, why in (
+        (files.list_names, "more than 3 entries"),
+        (files.match, "more than 3 entries"),
+    ):
         with pytest.raises(Unreadable, match=why):
             call(str(tmp_path / "x" / ("*" if call is files.match else "")), 3)
 

@@ -77,14 +77,18 @@ def test_half_a_line_at_the_start_comes_whole(file: Path) -> None:
     assert read(follower) == [2]
 
 
-def test_compressed_files_of_the_start_are_not_read_and_those_that_come_are_to_their_ends(file: Path) -> None:
+def test_compressed_files_of_the_start_are_not_read_and_those_that_come_are_to_their_ends(
+    file: Path,
+) -> None:
     file.with_name("history.jsonl.2.gz").write_bytes(gzip.compress(line(make(1))))
     follower = follow.Follower([str(file.parent)])
     file.with_name("history.jsonl.3.gz").write_bytes(gzip.compress(line(make(2)).rstrip()))
     assert (read(follower), read(follower)) == ([2], [])
 
 
-def test_files_and_directories_that_come_later_are_read_from_their_begin(tmp_path: Path, complaints: list[str]) -> None:
+def test_files_and_directories_that_come_later_are_read_from_their_begin(
+    tmp_path: Path, complaints: list[str]
+) -> None:
     places = [str(tmp_path / "a.jsonl"), str(tmp_path / "nodes")]
     follower = follow.Follower(places)
     assert complaints == [f"waiting for {place}: there is no such file yet" for place in places]
@@ -128,7 +132,9 @@ def test_a_file_that_is_cut_or_replaced_goes_on_from_there(file: Path) -> None:
     assert read(follower) == [4]
 
 
-def test_torn_lines_and_unreadable_files_are_said_once_and_cost_nothing_else(file: Path, complaints: list[str]) -> None:
+def test_torn_lines_and_unreadable_files_are_said_once_and_cost_nothing_else(
+    file: Path, complaints: list[str]
+) -> None:
     append(file, line(make(1)))
     follower = follow.Follower([str(file)])
     append(file, line(make(2))[:-9] + line(make(3)) + b"torn\n\n" + line(make(4)))
@@ -143,7 +149,11 @@ def test_torn_lines_and_unreadable_files_are_said_once_and_cost_nothing_else(fil
 
 def test_names_and_labels_choose_and_since_is_only_about_what_was_there(file: Path) -> None:
     old = {"end": "2026-11-01T00:00:00Z"}
-    jobs = [make_pod(1, "shop", "web"), make_pod(2, "shop", "db"), make_pod(3, "shop", "web", **old)]
+    jobs = [
+        make_pod(1, "shop", "web"),
+        make_pod(2, "shop", "db"),
+        make_pod(3, "shop", "web", **old),
+    ]
     append(file, b"".join(map(line, jobs)))
     follower = follow.Follower([str(file)], ["shop/web"], "2026-11-17T00:00:00Z")
     assert read(follower) == [1]
@@ -160,7 +170,11 @@ def test_the_head_comes_again_with_each_screen_and_when_the_terminal_changes(
     monkeypatch.setattr(follow, "to_local", str)
     table, small, narrow = follow.Table(), Screen(80, 5), Screen(60, 5)
     jobs = [make(number, f"job-{number}") for number in range(1, 8)]
-    said = [*table.format([], small), *table.format(jobs[:2], small), *table.format(jobs[2:], small)]
+    said = [
+        *table.format([], small),
+        *table.format(jobs[:2], small),
+        *table.format(jobs[2:], small),
+    ]
     head = said[0]
     assert head.split() == ["NAME", "END", "SECONDS", "RUNS", "ENERGY(J)", "TRAFFIC(B)"]
     assert [text.split()[0] for text in said] == [

@@ -43,7 +43,9 @@ def same(one: object, other: object) -> bool:
 
 def test_loads_and_dumps_are_those_of_json_and_a_dump_is_one_line_of_ascii() -> None:
     @settings(max_examples=100)
-    @given(trees, st.booleans(), st.sampled_from([None, 0, 2]), st.sampled_from(["", " ", "\t\r\n"]))
+    @given(
+        trees, st.booleans(), st.sampled_from([None, 0, 2]), st.sampled_from(["", " ", "\t\r\n"])
+    )
     @example({"\ud800": "\udcff", "\u2028": [(), {}]}, True, None, "")
     def run(tree: object, ascii_only: bool, indent: int | None, padding: str) -> None:
         text = padding + json.dumps(tree, ensure_ascii=ascii_only, indent=indent) + padding
@@ -55,7 +57,10 @@ def test_loads_and_dumps_are_those_of_json_and_a_dump_is_one_line_of_ascii() -> 
 
     run()
     record = Index(key="k")
-    assert json.loads(formats.dumps({"one": record, "more": [record]})) == {"one": vars(record), "more": [vars(record)]}
+    assert json.loads(formats.dumps({"one": record, "more": [record]})) == {
+        "one": vars(record),
+        "more": [vars(record)],
+    }
 
 
 def test_what_one_refuses_the_other_refuses() -> None:
@@ -79,9 +84,40 @@ def test_what_one_refuses_the_other_refuses() -> None:
 
 
 NOT_OURS = [
-    *("", " \n", "NaN", "[Infinity]", '{"pid": -Infinity}', "9" * 26, "-" + "9" * 5000, "1." + "0" * 24),
-    *("[1e" + "0" * 24 + "]", "[" * 100_000, '{"a":' * 100_000, "[" * 100_000 + "]" * 100_000, "{}{}", "{} x", "1 2"),
-    *("null\0", "word", "'a'", "[1,]", '{"a" 1}', "{1: 2}", "[1", '"abc', '"\\x"', '"\\u12"', "01", "+1", ".5"),
+    *(
+        "",
+        " \n",
+        "NaN",
+        "[Infinity]",
+        '{"pid": -Infinity}',
+        "9" * 26,
+        "-" + "9" * 5000,
+        "1." + "0" * 24,
+    ),
+    *(
+        "[1e" + "0" * 24 + "]",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+        "{}{}",
+        "{} x",
+        "1 2",
+    ),
+    *(
+        "null\0",
+        "word",
+        "'a'",
+        "[1,]",
+        '{"a" 1}',
+        "{1: 2}",
+        "[1",
+        '"abc',
+        '"\\x"',
+        '"\\u12"',
+        "01",
+        "+1",
+        ".5",
+    ),
     "\u00a0{}",
 ]
 
@@ -106,7 +142,9 @@ def test_value_without_a_json_form_is_a_type_error() -> None:
 
 
 def test_torn_json_is_a_value_error_also_where_json_cannot_be_imported() -> None:
-    """The C scanner looks for an exception of `json`; pytest has long loaded that, hence another process."""
+    """The C scanner looks for an exception of `json`; pytest has long loaded that,
+    hence another process.
+    """
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from hook import formats\n"
@@ -119,7 +157,11 @@ def test_torn_json_is_a_value_error_also_where_json_cannot_be_imported() -> None
     )
     torn = ['{"a', "[1,]", '{"a": 1', "", "nul", "[1}", '"\\u']
     for interpreter in find():
-        subprocess.run([*start_command(interpreter.path), "-IS", "-c", code, str(ROOT), *torn], check=True, timeout=300)
+        subprocess.run(
+            [*start_command(interpreter.path), "-IS", "-c", code, str(ROOT), *torn],
+            check=True,
+            timeout=300,
+        )
 
 
 DEEPEST = 100
@@ -137,7 +179,9 @@ DEEPEST = 100
         ('"' + "\\\\" * 3 + '"' + "[" * 1000, '"' + "\\\\" * 3),
     ],
 )
-def test_json_is_cut_where_it_is_too_deep_and_what_is_in_texts_does_not_count(text: str, kept: str | None) -> None:
+def test_json_is_cut_where_it_is_too_deep_and_what_is_in_texts_does_not_count(
+    text: str, kept: str | None
+) -> None:
     assert formats.cut_deep(text) == (text if kept is None else kept)
     if kept is None:
         assert formats.loads(text) == json.loads(text)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile input to whole hooks, on a simulated machine: files, a state and options, made of what is real.
+"""Hostile input to whole hooks, on a simulated machine: files, a state and options,
+made of what is real.
 
 No container fails, nothing unforeseen comes up, and nothing of others is changed.
 """
@@ -25,7 +26,10 @@ pytestmark = pytest.mark.slow
 
 
 class HostileInput(NamedTuple):
-    """What a hook is given. `process`: what /proc has of each process; `files`: the text of others, by path."""
+    """What a hook is given.
+
+    `process`: what /proc has of each process; `files`: the text of others, by path.
+    """
 
     stdin: bytes
     words: list[str]
@@ -34,7 +38,9 @@ class HostileInput(NamedTuple):
 
 
 class HostileKernel(Kernel):
-    """Every pid is a process, and /proc shows `process` of it; every pid can be put into every group."""
+    """Every pid is a process, and /proc shows `process` of it;
+    every pid can be put into every group.
+    """
 
     def __init__(self, process: dict[str, bytes]) -> None:
         super().__init__()
@@ -52,11 +58,15 @@ class HostileKernel(Kernel):
 
     def put(self, path: str, data: bytes) -> None:
         before = self.look(f"{path}/tasks")
-        self.files[f"{path}/tasks"] = (before.content if before and isinstance(before.content, bytes) else b"") + data
+        self.files[f"{path}/tasks"] = (
+            before.content if before and isinstance(before.content, bytes) else b""
+        ) + data
 
     def rmdir(self, path: str) -> None:
         super().rmdir(path)
-        self.files = {name: text for name, text in self.files.items() if not name.startswith(path + "/")}
+        self.files = {
+            name: text for name, text in self.files.items() if not name.startswith(path + "/")
+        }
 
 
 class HostileMachine(SimulatedMachine):
@@ -89,13 +99,20 @@ def check(data: HostileInput) -> None:
     stderr = machine.caller.stderr.decode("ascii")
     assert "unforeseen" not in stderr, stderr
     assert stderr.replace("\n", "").isprintable()
-    ours = re.compile(r"/.*/mon_groups/[^/]+(/tasks)?")  # any that is on record, as is a file of the history
-    read = (read_json(text) for path, text in data.files.items() if path.startswith(chosen.run_dir + "/"))
+    # Any that is on record, as is a file of the history.
+    ours = re.compile(r"/.*/mon_groups/[^/]+(/tasks)?")
+    read = (
+        read_json(text)
+        for path, text in data.files.items()
+        if path.startswith(chosen.run_dir + "/")
+    )
     known = [chosen.run_dir, *(record.get("history_file") for record in read if record is not None)]
     strangers = [
         (call, path)
         for call, path in machine.changes
-        if not path.startswith(chosen.run_dir + "/") and path not in known and not ours.fullmatch(path)
+        if not path.startswith(chosen.run_dir + "/")
+        and path not in known
+        and not ours.fullmatch(path)
     ]
     assert not strangers, strangers
     torn = [path for path in machine.files("/") if path.endswith(".tmp")]
@@ -152,10 +169,15 @@ def of_pod(state: dict[str, object]) -> dict[str, object]:
     return {**state, "bundle": "/bundle", "annotations": annotations}
 
 
-OF_CRIO = {**KNOWN, KEY: KNOWN[KEY].replace(b'"pid": 4711', b'"cgroup": ":/x/crio-c1.scope", "pid": 4711')}
+OF_CRIO = {
+    **KNOWN,
+    KEY: KNOWN[KEY].replace(b'"pid": 4711', b'"cgroup": ":/x/crio-c1.scope", "pid": 4711'),
+}
 CREATED, FURTHER = (of_pod(created(name, 4711)) for name in (CONTAINER, "c2"))
 STOPPED = of_pod(stopped(CONTAINER))
-OF_RUNTIMES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(STATES.glob("*.json"))]
+OF_RUNTIMES = [
+    json.loads(path.read_text(encoding="utf-8")) for path in sorted(STATES.glob("*.json"))
+]
 LIVES: list[tuple[dict[str, object], list[str], dict[str, bytes], dict[str, bytes]]] = [
     (CREATED, [], PROCESS, {BUNDLE: json.dumps(CONFIG).encode()}),
     (FURTHER, ["--strict"], PROCESS, KNOWN),
@@ -184,12 +206,21 @@ def cut(*real: bytes) -> st.SearchStrategy[bytes]:
     """A text of the kernel's, as it is, with something in its midst or cut short, and anything."""
     fine = st.sampled_from(real)
     parts = st.tuples(fine, st.integers(0, 200), st.binary(max_size=8), st.integers(0, 200))
-    return fine | parts.map(lambda part: part[0][: part[1]] + part[2] + part[0][part[1] + part[3] :]) | st.binary()
+    return (
+        fine
+        | parts.map(lambda part: part[0][: part[1]] + part[2] + part[0][part[1] + part[3] :])
+        | st.binary()
+    )
 
 
 def command_lines() -> st.SearchStrategy[list[str]]:
     """Each option has its value behind a `=`, so that no odd value is taken for another option."""
-    values = st.sampled_from(["0", "60", "1e1", "1_0", "nan", "-1", "auto", "sandbox", "opt-in", "/x", ""]) | st.text()
+    values = (
+        st.sampled_from(
+            ["0", "60", "1e1", "1_0", "nan", "-1", "auto", "sandbox", "opt-in", "/x", ""]
+        )
+        | st.text()
+    )
     names = st.sampled_from([f"--{name.replace('_', '-')}" for name in models.Options.model_fields])
     options = names | st.builds("{}={}".format, names, values) | values
     return st.lists(options.filter(lambda word: "\0" not in word), max_size=4)
@@ -236,13 +267,17 @@ def test_hostile_input(
     """Of what such a hook is given, some is odd."""
     state, words, process, files = life
     given_in = json.dumps(state).encode() if stdin is None else stdin
-    check(HostileInput(given_in, words + further, {**process, **odd_process}, {**files, **odd_files}))
+    check(
+        HostileInput(given_in, words + further, {**process, **odd_process}, {**files, **odd_files})
+    )
 
 
 # --- What was found once
 
 
-def whole(stdin: object, files: dict[str, object] | None = None, *words: str, **process: bytes) -> HostileInput:
+def whole(
+    stdin: object, files: dict[str, object] | None = None, *words: str, **process: bytes
+) -> HostileInput:
     texts = {
         path: content if isinstance(content, bytes) else json.dumps(content).encode()
         for path, content in (files or {}).items()
@@ -257,13 +292,21 @@ def test_unforeseen_failure_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_class(name: str) -> HostileInput:
-    """The first container of a pod, whose bundle asks for this ctrl_group, of which the kernel says nothing."""
-    return whole(CREATED, {BUNDLE: {"linux": {"intelRdt": {"closID": name}}}}, cpu_resctrl_groups=b"")
+    """The first container of a pod, whose bundle asks for this ctrl_group,
+    of which the kernel says nothing.
+    """
+    return whole(
+        CREATED, {BUNDLE: {"linux": {"intelRdt": {"closID": name}}}}, cpu_resctrl_groups=b""
+    )
 
 
 def with_record(*words: str, **fields: object) -> HostileInput:
     """The poststop of the last container of a pod, of which this is recorded besides."""
-    return whole({**STOPPED, "annotations": {}}, {MEMBER: INDEX, KEY: {**RECORD, **fields}, TASKS: b"\n"}, *words)
+    return whole(
+        {**STOPPED, "annotations": {}},
+        {MEMBER: INDEX, KEY: {**RECORD, **fields}, TASKS: b"\n"},
+        *words,
+    )
 
 
 def with_counter(name: str) -> HostileInput:
@@ -286,7 +329,9 @@ FOUND = {
     "a counter on record that has no UTF-8": with_counter("a/\ud800"),
     "a time on record that has no UTF-8": with_record(groups=[BEGUN], created_at="\ud800"),
     "a time on record that has no UTF-8, and the key goes on": with_completed(created_at="\ud800"),
-    "a value on record that has no UTF-8": with_record(groups=[{**BEGUN, "begin": dict.fromkeys(COUNTERS, "\ud800")}]),
+    "a value on record that has no UTF-8": with_record(
+        groups=[{**BEGUN, "begin": dict.fromkeys(COUNTERS, "\ud800")}]
+    ),
     "no state, and a run directory that is not there": whole({}, {}, "--run-dir=/no/such/place"),
     "no state, and a run directory that cannot be": whole({}, {}, f"--run-dir=/{'x' * 300}/y"),
 }

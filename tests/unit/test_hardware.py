@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read of other hardware: assignable counters (AMD), and MPAM (arm64). What doctor finds: test_doctor.
+"""What is read of other hardware: assignable counters (AMD), and MPAM (arm64).
 
-The files of info/ are as the kernel's documentation and source have them: filesystems/resctrl.rst and
-arch/arm64/mpam.rst of Documentation, fs/resctrl and drivers/resctrl of Linux 7.2 and 7.3.
+What doctor finds: test_doctor.
+
+The files of info/ are as the kernel's documentation and source have them: filesystems/resctrl.rst
+and arch/arm64/mpam.rst of Documentation, fs/resctrl and drivers/resctrl of Linux 7.2 and 7.3.
 """
 
 from __future__ import annotations
@@ -35,13 +37,17 @@ MPAM = {
     "L3/num_closids": "8\n",
     "MB/num_closids": "8\n",
 }
-"""arm64: 8 PARTIDs (CLOSIDs) with 4 PMGs each. It counts all traffic, and none separately as local."""
+"""arm64: 8 PARTIDs (CLOSIDs) with 4 PMGs each. It counts all traffic,
+and none separately as local.
+"""
 
 
 @pytest.fixture
 def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
     """A CPU that does not count energy."""
-    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_flag=0, f_blocks=0, f_files=0))
+    monkeypatch.setattr(
+        os, "statvfs", lambda _path: SimpleNamespace(f_flag=0, f_blocks=0, f_files=0)
+    )
     shutil.rmtree(node.root / "info/PERF_PKG_MON")
     node.run.mkdir()
     return node
@@ -49,7 +55,9 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
 
 @pytest.fixture
 def arm64(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "node", "7.3", "#1", "aarch64")))
+    monkeypatch.setattr(
+        os, "uname", lambda: os.uname_result(("Linux", "node", "7.3", "#1", "aarch64"))
+    )
 
 
 def write(node: NodeFiles, files: dict[str, str]) -> None:
@@ -64,7 +72,9 @@ def list_lines(capsys: pytest.CaptureFixture[str], node: NodeFiles, *words: str)
     return capsys.readouterr().out.splitlines()
 
 
-def test_groups_without_a_hardware_counter_are_in_json(node: NodeFiles, capsys: pytest.CaptureFixture[str]) -> None:
+def test_groups_without_a_hardware_counter_are_in_json(
+    node: NodeFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Their use is unknown, and not 0."""
     write(node, ASSIGNABLE)
     node.live("web")
@@ -73,7 +83,9 @@ def test_groups_without_a_hardware_counter_are_in_json(node: NodeFiles, capsys: 
     (text,) = list_lines(capsys, node, "--json")
     answer = json.loads(text)
     assert answer["unassigned"] == [str(node.path("oci-db"))]
-    assert [key["use"]["mbm_total_bytes"]["value"] for key in answer["keys"] if key["key"] == "db"] == [None]
+    assert [
+        key["use"]["mbm_total_bytes"]["value"] for key in answer["keys"] if key["key"] == "db"
+    ] == [None]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +104,11 @@ def test_amd_tracks_few_rmids_unless_the_kernel_assigns_counters(
     node: NodeFiles, vendor: str | None, mode: str | None, expected: bool
 ) -> None:
     write(node, {**ALL_EVENTS, **({"L3_MON/mbm_assign_mode": mode} if mode is not None else {})})
-    head = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 25\n" if vendor else "processor\t: 0\n"
+    head = (
+        f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 25\n"
+        if vendor
+        else "processor\t: 0\n"
+    )
     Path("/proc/cpuinfo").write_text(head + "flags\t\t: cqm\n" * 1000)
     assert snapshot.tracks_few(str(node.root)) is expected
 
@@ -103,11 +119,15 @@ def test_amd_tracks_few_rmids_unless_the_kernel_assigns_counters(
 def test_on_arm64_rmids_are_those_of_each_ctrl_group(
     node: NodeFiles, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    """num_rmids is 32, all pairs of 8 PARTIDs and 4 PMGs; a pod can have one of 3 in its ctrl_group."""
+    """num_rmids is 32, all pairs of 8 PARTIDs and 4 PMGs;
+    a pod can have one of 3 in its ctrl_group.
+    """
     write(node, MPAM)
     node.live("web")
     (node.root / "gold/mon_groups").mkdir(parents=True)
-    assert list_lines(capsys, node)[0] == "RMIDs: 3 in use of 32 (1 ours, 2 of others)", "on x86 all ctrl_groups share"
+    assert list_lines(capsys, node)[0] == "RMIDs: 3 in use of 32 (1 ours, 2 of others)", (
+        "on x86 all ctrl_groups share"
+    )
     request.getfixturevalue("arm64")
     assert list_lines(capsys, node)[0] == "RMIDs: 3 in use of 8 (1 ours, 2 of others)"
 

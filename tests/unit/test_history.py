@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`history`: what is read of files that crashes, disks and rotation have been at, and what is printed of it."""
+"""`history`: what is read of files that crashes, disks and rotation have been at,
+and what is printed of it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def set_zone(patched: pytest.MonkeyPatch, zone: str) -> None:
 
 
 @pytest.fixture
-def shown(fs: FakeFilesystem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Print:
+def shown(
+    fs: FakeFilesystem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Print:
     """What `history` prints with these arguments; in another case than `status` 0 nothing."""
     assert fs is not None
     monkeypatch.setattr(system, "unix_time", lambda: NOW)
@@ -90,7 +94,12 @@ LINES: list[tuple[str, bytes, list[int], int]] = [
     ("foreign JSON", b'{"a": 1}\n[]\nnull\n"x"\n' + WHOLE, [1], 4),
     ("not UTF-8", b"\xff\xfe\n" + WHOLE, [1], 1),
     ("too deep", b"[" * 100_000 + b"\n" + WHOLE, [1], 1),
-    ("a number of absurd length", line(make(1)).replace(b"12.5", b"1" * 5000) + line(make(2)), [2], 1),
+    (
+        "a number of absurd length",
+        line(make(1)).replace(b"12.5", b"1" * 5000) + line(make(2)),
+        [2],
+        1,
+    ),
     ("infinite", line(make(1)).replace(b"2.5,", b"1e999,") + line(make(2)), [2], 1),
     ("negative", line(make(1, use={"core_energy": -1})), [], 1),
     ("not a time", line(make(1, end="=NOW()")), [], 1),
@@ -99,13 +108,20 @@ LINES: list[tuple[str, bytes, list[int], int]] = [
     ("too long", b"x" * (3 * lines.LINE) + b"\n" + WHOLE, [1], 1),
     ("too long, with a whole glued to it", b"x" * (5 * lines.LINE) + WHOLE, [1], 1),
     ("a label that is called version", line(make(1, labels={"version": "1"})), [1], 0),
-    ("the same, torn, with a whole glued to it", line(make(1, labels={"version": "1"}))[:-20] + WHOLE, [1], 1),
+    (
+        "the same, torn, with a whole glued to it",
+        line(make(1, labels={"version": "1"}))[:-20] + WHOLE,
+        [1],
+        1,
+    ),
     ("an event without a name", line(make(1, use={"": 5.0})), [1], 0),
 ]
 
 
 @pytest.mark.usefixtures("fs")
-@pytest.mark.parametrize(("content", "counts", "skipped"), [row[1:] for row in LINES], ids=[row[0] for row in LINES])
+@pytest.mark.parametrize(
+    ("content", "counts", "skipped"), [row[1:] for row in LINES], ids=[row[0] for row in LINES]
+)
 @pytest.mark.parametrize("name", ["history.jsonl", "history.jsonl.1.gz"])
 def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
     content: bytes, counts: list[int], skipped: int, name: str
@@ -127,7 +143,9 @@ def test_a_long_line_takes_little_memory() -> None:
 XZ, ZSTD = bytes.fromhex("fd377a585a000004"), bytes.fromhex("28b52ffd04580000")
 
 
-@pytest.mark.parametrize("name", ["history.jsonl.1", "history.jsonl.2.gz", "history.jsonl.12.gz", "history.jsonl.130"])
+@pytest.mark.parametrize(
+    "name", ["history.jsonl.1", "history.jsonl.2.gz", "history.jsonl.12.gz", "history.jsonl.130"]
+)
 @pytest.mark.parametrize("has_current", [True, False])
 def test_rotated_files_are_read_by_their_names(shown: Print, name: str, has_current: bool) -> None:
     write_lines(name, line(make(1)), at=NOW - 1)
@@ -161,7 +179,14 @@ def test_a_file_beside_the_history_that_is_not_read_is_named_with_status_1(
 
 @pytest.mark.parametrize(
     "name",
-    ["other.jsonl", "history.jsonlx", "history.jsonl.old", "history.jsonl.gz", ".history.jsonl.2.gz.tmp", "sums.json"],
+    [
+        "other.jsonl",
+        "history.jsonlx",
+        "history.jsonl.old",
+        "history.jsonl.gz",
+        ".history.jsonl.2.gz.tmp",
+        "sums.json",
+    ],
 )
 def test_a_file_with_another_name_is_neither_read_nor_named(shown: Print, name: str) -> None:
     write_lines(name, line(make(2)))
@@ -194,14 +219,25 @@ def test_a_damaged_file_is_named_and_loses_nothing_of_others(shown: Print, case:
     first = [1, 2] if gzip.compress(b"")[:3] == content[:3] and len(content) > 20 else []
     assert [int(job["id"], 16) for job in answer["jobs"]] == [*first, 3, 4]
     (said,) = answer["problems"]
-    assert (answer["skipped"], said.startswith("history.jsonl.2.gz: "), problem in said) == (1, True, True)
-    assert shown(status=1).splitlines()[-1] == f"skipped: 1 torn or unknown line in history.jsonl; {said}"
+    assert (answer["skipped"], said.startswith("history.jsonl.2.gz: "), problem in said) == (
+        1,
+        True,
+        True,
+    )
+    assert (
+        shown(status=1).splitlines()[-1]
+        == f"skipped: 1 torn or unknown line in history.jsonl; {said}"
+    )
 
 
 @pytest.mark.usefixtures("fs")
-def test_members_of_gzip_and_zeros_behind_them_are_read_and_what_is_no_file_is_named(fs: FakeFilesystem) -> None:
+def test_members_of_gzip_and_zeros_behind_them_are_read_and_what_is_no_file_is_named(
+    fs: FakeFilesystem,
+) -> None:
     write_lines("history.jsonl.1.gz", b"")
-    content = gzip.compress(line(make(1))) + gzip.compress(line(make(2)) + line(make(3))) + b"\0" * 100
+    content = (
+        gzip.compress(line(make(1))) + gzip.compress(line(make(2)) + line(make(3))) + b"\0" * 100
+    )
     FILE.with_name("history.jsonl.1.gz").write_bytes(content)
     numbers, jobs = read()
     assert (numbers, jobs.explain()) == ([1, 2, 3], "")
@@ -215,7 +251,10 @@ def test_members_of_gzip_and_zeros_behind_them_are_read_and_what_is_no_file_is_n
 def test_what_rotation_renames_before_any_of_the_reads_is_read(
     shown: Print, monkeypatch: pytest.MonkeyPatch, reads: int, form: str
 ) -> None:
-    """The file is renamed and the oldest compressed after the names were listed. The rows take some reads of each."""
+    """The file is renamed and the oldest compressed after the names were listed.
+
+    The rows take some reads of each.
+    """
     write_lines("history.jsonl.1", line(make(1, "a")), at=NOW - 10)
     write_lines("history.jsonl", line(make(2, "b", end="2026-11-17T01:02:04Z")))
     calls = count(1)
@@ -223,7 +262,11 @@ def test_what_rotation_renames_before_any_of_the_reads_is_read(
     def rotate_before(call: Callable[..., Any]) -> Callable[..., Any]:
         def rotate(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
             if next(calls) == reads:
-                write_lines("history.jsonl.2.gz", FILE.with_name("history.jsonl.1").read_bytes(), at=NOW - 10)
+                write_lines(
+                    "history.jsonl.2.gz",
+                    FILE.with_name("history.jsonl.1").read_bytes(),
+                    at=NOW - 10,
+                )
                 FILE.rename(FILE.with_name("history.jsonl.1"))
                 write_lines("history.jsonl", b"")
             return call(*arguments, **named)
@@ -279,10 +322,16 @@ def test_a_place_is_a_file_with_its_rotated_ones_a_directory_or_a_pattern(
     answer = json.loads(shown("--json", *map("--history={}".format, paths)))
     assert sorted(int(job["id"], 16) for job in answer["jobs"]) == expected
     assert [job["end"] for job in answer["jobs"]] == sorted(job["end"] for job in answer["jobs"])
-    assert (answer["files"], answer["total"]["jobs"], answer["problems"]) == (paths, len(expected), [])
+    assert (answer["files"], answer["total"]["jobs"], answer["problems"]) == (
+        paths,
+        len(expected),
+        [],
+    )
 
 
-def test_a_problem_names_the_file_with_its_directory_if_there_are_several_histories(shown: Print) -> None:
+def test_a_problem_names_the_file_with_its_directory_if_there_are_several_histories(
+    shown: Print,
+) -> None:
     write_lines(f"{BILLS}/n1/history.jsonl", line(make(1)) + b"torn")
     write_lines(f"{BILLS}/n2/history.jsonl", XZ)
     answer = json.loads(shown("--json", f"--history={BILLS}/*", status=1))
@@ -290,7 +339,9 @@ def test_a_problem_names_the_file_with_its_directory_if_there_are_several_histor
         1,
         [f"{BILLS}/n2/history.jsonl: compressed by xz; only gzip can be read"],
     )
-    assert f"1 torn or unknown line in {BILLS}/n1/history.jsonl" in shown(f"--history={BILLS}/*", status=1)
+    assert f"1 torn or unknown line in {BILLS}/n1/history.jsonl" in shown(
+        f"--history={BILLS}/*", status=1
+    )
 
 
 def test_more_files_are_read_than_the_soft_limit_of_open_files_allows(tmp_path: Path) -> None:
@@ -298,23 +349,33 @@ def test_more_files_are_read_than_the_soft_limit_of_open_files_allows(tmp_path: 
         (tmp_path / f"n{number}.jsonl").write_bytes(line(make(number)))
     code = (
         "import resource, sys; from hook.show import history\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (128, "
+        "resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
         "with history.Jobs(sys.argv[1:]) as jobs: print(len(jobs.collect(list)), jobs.problems)"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "200 []\n"
 
 
 LATER, EARLIER = "2026-11-17T01:05:00Z", "2026-11-17T00:05:00Z"
 
 
-@pytest.mark.parametrize("form", ["", "--by=day", "--sort=start", "--since=2026-11-17T01:00", "--limit=1"])
+@pytest.mark.parametrize(
+    "form", ["", "--by=day", "--sort=start", "--since=2026-11-17T01:00", "--limit=1"]
+)
 def test_of_the_lines_with_an_id_the_last_in_the_file_counts(shown: Print, form: str) -> None:
     """Also if the clock was set back between them, or if the last one is in a later file."""
     for ends in product(["", LATER, EARLIER], repeat=3):
-        jobs = [line(make(1, use={"core_energy": use}, end=end)) if end else b"" for use, end in enumerate(ends, 1)]
+        jobs = [
+            line(make(1, use={"core_energy": use}, end=end)) if end else b""
+            for use, end in enumerate(ends, 1)
+        ]
         write_lines("history.jsonl.1", jobs[0])
-        write_lines("history.jsonl", line(make(2, use={}, end=LATER)) + jobs[1] + jobs[2], at=NOW - 10)
+        write_lines(
+            "history.jsonl", line(make(2, use={}, end=LATER)) + jobs[1] + jobs[2], at=NOW - 10
+        )
         answer = json.loads(shown("--json", *form.split()))
         use, end = max(((use, end) for use, end in enumerate(ends, 1) if end), default=(0, ""))
         is_there = end > ("2026-11-17T01:00" if "since" in form else "")
@@ -325,17 +386,30 @@ def test_of_the_lines_with_an_id_the_last_in_the_file_counts(shown: Print, form:
 @pytest.mark.parametrize("form", ["", "--by=node", "--until=2026-11-17T01:03"])
 @pytest.mark.parametrize(
     ("stamps", "counts"),
-    [(("3", "2", "1"), 0), (("1", "3", "2"), 1), (("2", "2", "1"), 1), (("", "3", "2"), 1), (("3", "", "2"), 2)],
+    [
+        (("3", "2", "1"), 0),
+        (("1", "3", "2"), 1),
+        (("2", "2", "1"), 1),
+        (("", "3", "2"), 1),
+        (("3", "", "2"), 2),
+    ],
 )
 def test_of_the_lines_with_a_node_and_an_id_that_one_counts_which_was_written_last(
     shown: Print, form: str, stamps: tuple[str, ...], counts: int
 ) -> None:
     """Also if that line is not selected."""
     jobs = [
-        make(1, use={"core_energy": use}, written=second and f"2026-11-17T01:02:0{second}.000000Z", end=end)
+        make(
+            1,
+            use={"core_energy": use},
+            written=second and f"2026-11-17T01:02:0{second}.000000Z",
+            end=end,
+        )
         for use, (second, end) in enumerate(zip(stamps, (LATER, make(1)["end"], make(1)["end"])), 1)
     ]
-    write_lines("history.jsonl", b"".join(map(line, [*jobs, make(1, node="n2", use={"core_energy": 100})])))
+    write_lines(
+        "history.jsonl", b"".join(map(line, [*jobs, make(1, node="n2", use={"core_energy": 100})]))
+    )
     total = json.loads(shown("--json", *form.split()))["total"]
     known = 0 if form.startswith("--until") and not counts else counts + 1
     assert (total["jobs"], total["use"]) == (1 + bool(known), {"core_energy": known + 100})
@@ -411,7 +485,9 @@ def test_labels_choose_jobs(shown: Print, arguments: str, expected: list[int]) -
     write_lines("history.jsonl", b"".join(map(line, LABELLED)))
     answer = json.loads(shown("--json", *arguments.split()))
     assert [int(job["id"], 16) for job in answer["jobs"]] == expected
-    wanted = [word.removeprefix("--label=") for word in arguments.split() if word.startswith("--label=")]
+    wanted = [
+        word.removeprefix("--label=") for word in arguments.split() if word.startswith("--label=")
+    ]
     assert [f"{name}={text}" for name, text in answer["labels"].items()] == wanted
 
 
@@ -502,10 +578,14 @@ def test_a_time_is_local_and_a_day_or_a_night_has_a_begin_and_an_end(
 
 
 @each_python
-def test_a_day_begins_with_its_first_moment_where_clocks_skip_midnight_or_show_it_twice(python: str, pyz: Path) -> None:
+def test_a_day_begins_with_its_first_moment_where_clocks_skip_midnight_or_show_it_twice(
+    python: str, pyz: Path
+) -> None:
     """The answer of the ELF file is in fuse/test_native.py."""
     command = [python, "-IS", "-c", f"import sys; sys.path.insert(0, {str(pyz)!r})\n{zones.CODE}"]
-    done = subprocess.run(command, input=zones.make_input(), capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(
+        command, input=zones.make_input(), capture_output=True, text=True, check=True, timeout=300
+    )
     assert zones.find_wrong(done.stdout) == {}
 
 
@@ -514,16 +594,28 @@ def test_screens_have_local_times_with_their_zone_and_programs_get_utc(
 ) -> None:
     """What a screen shows is a TIME, too."""
     set_zone(monkeypatch, EUROPE)
-    write_lines("history.jsonl", line(make(1, end="2026-11-16T23:30:00Z")) + line(make(2, end="2026-10-01T00:00:00Z")))
+    write_lines(
+        "history.jsonl",
+        line(make(1, end="2026-11-16T23:30:00Z")) + line(make(2, end="2026-10-01T00:00:00Z")),
+    )
     lines = shown("--since=2026-10-01", "--until=2026-11-17").splitlines()
-    assert [row.split()[1] for row in lines[1:3]] == ["2026-10-01T02:00:00+02:00", "2026-11-17T00:30:00+01:00"]
+    assert [row.split()[1] for row in lines[1:3]] == [
+        "2026-10-01T02:00:00+02:00",
+        "2026-11-17T00:30:00+01:00",
+    ]
     since, until = "2026-10-01T00:00:00+02:00", "2026-11-18T00:00:00+01:00"
     assert lines[-1] == f"ended at or after {since} and before {until}"
     assert shown(f"--since={since}", f"--until={until}").splitlines() == lines
     answer = json.loads(shown(f"--since={since}", "--json"))
     assert (answer["since"], answer["until"]) == ("2026-09-30T22:00:00Z", None)
-    assert [job["end"] for job in answer["jobs"]] == ["2026-10-01T00:00:00Z", "2026-11-16T23:30:00Z"]
-    assert [row["name"] for row in json.loads(shown("--by=day", "--json"))["sums"]] == ["2026-10-01", "2026-11-17"]
+    assert [job["end"] for job in answer["jobs"]] == [
+        "2026-10-01T00:00:00Z",
+        "2026-11-16T23:30:00Z",
+    ]
+    assert [row["name"] for row in json.loads(shown("--by=day", "--json"))["sums"]] == [
+        "2026-10-01",
+        "2026-11-17",
+    ]
 
 
 def test_an_end_that_is_no_day_is_shown_as_it_is(shown: Print) -> None:
@@ -548,8 +640,13 @@ def test_a_later_line_of_a_job_decides_whether_it_ended_in_time(shown: Print) ->
         ("user", [None, "bob"]),
     ],
 )
-def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, names: list[str | None]) -> None:
-    write_lines("history.jsonl", b"".join(map(line, [*SOME, make(7, "job-17", labels={"user": "bob", "pod": "x"})])))
+def test_sums_are_by_name_pod_namespace_day_or_label(
+    shown: Print, by: str, names: list[str | None]
+) -> None:
+    write_lines(
+        "history.jsonl",
+        b"".join(map(line, [*SOME, make(7, "job-17", labels={"user": "bob", "pod": "x"})])),
+    )
     assert [row["name"] for row in json.loads(shown("--json", f"--by={by}"))["sums"]] == names
 
 
@@ -557,7 +654,8 @@ def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, name
     ("arguments", "problem"),
     [
         ("job-1 nosuch", "matches 'job-1' (did you mean job-17?), 'nosuch'"),
-        ("job-1", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'job-1'"),  # which only begins so
+        # Which only begins so.
+        ("job-1", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'job-1'"),
         ("17", "matches '17' (did you mean job-17?)"),
         ("0", "matches '0' (did you mean web-0?)"),
         ("card-0", "matches 'card-0' (did you mean cart-0?)"),
@@ -566,15 +664,24 @@ def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, name
         ("nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
         ("--since=soon", "--since: 'soon' is no time; use an age (90s, "),
         ("--since=2026-02-30", "--since: '2026-02-30' is no time; use an age (90s, "),
-        ("--history=/nowhere/history.jsonl", "cannot read /nowhere/history.jsonl: there is no such file; a hook with"),
-        (f"--history={FILE} --history=/nowhere/*", "cannot read /nowhere/*: there is no such file; "),
+        (
+            "--history=/nowhere/history.jsonl",
+            "cannot read /nowhere/history.jsonl: there is no such file; a hook with",
+        ),
+        (
+            f"--history={FILE} --history=/nowhere/*",
+            "cannot read /nowhere/*: there is no such file; ",
+        ),
         ("--history=/var/log", "cannot read /var/log: no *.jsonl is in it; "),
         (f"--history={FILE} --history=", "--history: no file"),
         ("--since=2026-11-24Z", 'today, yesterday or "last night"'),
         ("--since=0001-01-01", "--since: '0001-01-01' is no time"),
         ("--until=9999-12-31", "--until: '9999-12-31' is no time"),
         ("--until=", "--until: '' is no time"),
-        ("--since=1h --until=2h", "--since, 2026-11-18T10:06:40Z, is not before --until, 2026-11-18T09:06:40Z"),
+        (
+            "--since=1h --until=2h",
+            "--since, 2026-11-18T10:06:40Z, is not before --until, 2026-11-18T09:06:40Z",
+        ),
         ("--by=na-me", "--by: 'na-me': not a label's name"),
         ("--label=user", "--label: 'user' is not K=V"),
         (
@@ -584,7 +691,9 @@ def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, name
         ("--csv --json", "argument --json: not allowed with argument --csv"),
     ],
 )
-def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str], arguments: str, problem: str) -> None:
+def test_what_cannot_be_answered_is_one_line(
+    shown: Print, complaints: list[str], arguments: str, problem: str
+) -> None:
     write_lines("history.jsonl", b"".join(map(line, SOME)))
     assert shown(*arguments.split(), status=2) == ""
     (said,) = complaints
@@ -602,10 +711,21 @@ def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str]
         (make(1, "db", pod="stack"), "stack/db"),
         (make(1, "db", kind="sandbox", pod="stack"), "stack"),
         (make(1, "db", kind="sandbox"), "db"),
-        (make(1, "", kind="sandbox", containers=[{"id": "a", "name": "x"}, {"id": "b", "name": "y"}]), "x,y"),
+        (
+            make(
+                1,
+                "",
+                kind="sandbox",
+                containers=[{"id": "a", "name": "x"}, {"id": "b", "name": "y"}],
+            ),
+            "x,y",
+        ),
         (make_pod(1, "shop", "web-0"), "shop/web-0"),
         (make(1, "app", namespace="shop", pod="web-0"), "shop/web-0/app"),
-        (make(1, kind="pod", key="87a3fb58-4084-4186-9c0e-93cf8c32e2ce"), "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"),
+        (
+            make(1, kind="pod", key="87a3fb58-4084-4186-9c0e-93cf8c32e2ce"),
+            "87a3fb58-4084-4186-9c0e-93cf8c32e2ce",
+        ),
         (make(1, containers=[]), "000000000001"),
     ],
 )
@@ -617,7 +737,9 @@ def test_a_job_has_a_name(job: dict[str, Any], name: str) -> None:
 
 def test_marks_say_what_is_unknown(shown: Print) -> None:
     write_lines("history.jsonl", line(make(1, "part", unknown=["core_energy"])))
-    write_lines("history.jsonl.1", line(make(2, "none", use={}, unknown=["core_energy"], seconds=None)))
+    write_lines(
+        "history.jsonl.1", line(make(2, "none", use={}, unknown=["core_energy"], seconds=None))
+    )
     rows = {row[0]: row for row in map(str.split, shown().splitlines()) if row}
     assert rows["part"][3:] == [">=2.50", "1.00Ki"]
     assert rows["none"][2:] == ["?", "?", "-"]
@@ -645,7 +767,10 @@ def test_runs_are_shown_if_a_line_joins_some_and_the_terminal_has_room(
         ("--by=usr", "has a label 'usr' (did you mean user?)"),
         ("--by=dayy", "has a label 'dayy' (did you mean day?)"),
         ("--label=colour=red", "has a label 'colour'"),
-        ("nosuch a --by=projct", "matches 'nosuch' or has a label 'projct' (did you mean project?)"),
+        (
+            "nosuch a --by=projct",
+            "matches 'nosuch' or has a label 'projct' (did you mean project?)",
+        ),
     ],
 )
 @pytest.mark.parametrize("form", ["", "--json", "--csv"])
@@ -664,13 +789,20 @@ HOSTILE = [*FORMULAS, "a\nb", 'a","b', "\x1b[2J", "\u202ex", "x" * 5000]
 
 
 def test_no_text_of_a_tenant_is_a_formula_or_a_control_character(shown: Print) -> None:
-    for name, by in product(HOSTILE, ((), ("--by=name",), ("--by=pod",), ("--by=namespace",), ("--by=user",))):
-        write_lines("history.jsonl", line(make(1, name, labels={"user": name})) + line(make_pod(2, name, name)))
+    for name, by in product(
+        HOSTILE, ((), ("--by=name",), ("--by=pod",), ("--by=namespace",), ("--by=user",))
+    ):
+        write_lines(
+            "history.jsonl",
+            line(make(1, name, labels={"user": name})) + line(make_pod(2, name, name)),
+        )
         text = shown("--csv", *by)
         assert text.replace("\n", "").isprintable()
         head, *rows = csv.reader(io.StringIO(text))
         assert [len(row) for row in rows] == [len(head)] * 2
-        assert [cell for row in rows for cell in row if cell.lstrip()[:1] in (*"=+-@\t\r\uff1d\uff20",)] == []
+        assert [
+            cell for row in rows for cell in row if cell.lstrip()[:1] in (*"=+-@\t\r\uff1d\uff20",)
+        ] == []
         assert shown(*by).replace("\n", "").isprintable()
 
 
@@ -682,27 +814,43 @@ def test_csv_has_a_name_in_utf_8_as_it_is(shown: Print) -> None:
     assert row["name"] == job["name"] == row["label_user"] == name
 
 
-def test_csv_has_a_column_for_each_event_and_exact_numbers(shown: Print, complaints: list[str]) -> None:
+def test_csv_has_a_column_for_each_event_and_exact_numbers(
+    shown: Print, complaints: list[str]
+) -> None:
     use = {"core_energy": 12.345678, "mbm_total_bytes": 2**60, "later_event": 7}
     write_lines(
-        "history.jsonl", line(make(1, "job-17", use=use, unknown=["mbm_total_bytes"])) + line(make(2)) + b"torn"
+        "history.jsonl",
+        line(make(1, "job-17", use=use, unknown=["mbm_total_bytes"])) + line(make(2)) + b"torn",
     )
     first, second = csv.DictReader(io.StringIO(shown("--csv")))
-    assert {event: first[event] for event in use} == {event: str(value) for event, value in use.items()}
+    assert {event: first[event] for event in use} == {
+        event: str(value) for event, value in use.items()
+    }
     assert (first["unknown"], first["seconds"], first["runs"]) == ("mbm_total_bytes", "12.5", "1")
     assert (second["later_event"], second["name"]) == ("", "000000000002")
     assert complaints == ["skipped: 1 torn or unknown line in history.jsonl"]
 
 
-def test_what_was_not_metered_is_counted_by_reason_below_the_total_and_in_each_form(shown: Print) -> None:
-    missed = [make(number, use={}, unknown=["core_energy"], reason=reason) for number, reason in MISSED.items()]
+def test_what_was_not_metered_is_counted_by_reason_below_the_total_and_in_each_form(
+    shown: Print,
+) -> None:
+    missed = [
+        make(number, use={}, unknown=["core_energy"], reason=reason)
+        for number, reason in MISSED.items()
+    ]
     write_lines("history.jsonl", b"".join(map(line, [make(1), *missed])))
     table = shown().splitlines()
     assert table[5].split()[:3] == ["total", "50.0", ">=2.50"]
     assert table[-1] == "not metered, and in no sum: 1 io, 2 no_rmids"
     assert json.loads(shown("--json"))["total"]["unmonitored"] == {"io": 1, "no_rmids": 2}
-    assert [job["reason"] for job in json.loads(shown("--json"))["jobs"]] == [None, *MISSED.values()]
-    assert [row["reason"] for row in csv.DictReader(io.StringIO(shown("--csv")))] == ["", *MISSED.values()]
+    assert [job["reason"] for job in json.loads(shown("--json"))["jobs"]] == [
+        None,
+        *MISSED.values(),
+    ]
+    assert [row["reason"] for row in csv.DictReader(io.StringIO(shown("--csv")))] == [
+        "",
+        *MISSED.values(),
+    ]
     (day,) = csv.DictReader(io.StringIO(shown("--csv", "--by=day")))
     assert (day["jobs"], day["unmonitored"]) == ("4", "1 io 2 no_rmids")
 
@@ -721,23 +869,56 @@ def test_a_name_that_no_job_has_is_said_beside_the_others_jobs_with_status_2(
 def test_rows_wait_for_those_that_ended_before_them(shown: Print, form: str) -> None:
     """Ends are not in the order of the lines: of keys that lingered, or of lines that waited."""
     ends = [f"2026-11-17T01:{minute:02}:00Z" for minute in (3, 1, 4, 1, 5, 9, 2, 6)]
-    write_lines("history.jsonl", b"".join(line(make(number, end=end)) for number, end in enumerate(ends)))
+    write_lines(
+        "history.jsonl", b"".join(line(make(number, end=end)) for number, end in enumerate(ends))
+    )
     shown_ends = re.findall(r"2026-11-17T01:0\d:00Z(?=,|\", \"seconds)", shown(form))
     assert [end for end in shown_ends if end in ends] == sorted(ends)
 
 
 ODD = [
-    *(None, 0, 1, -1, 1.5, -0.5, True, "", "x", "a b", 2**70, float("nan"), float("inf"), [], {}, ["x"], [None]),
-    *({"x": "y"}, {"x": 1}, {"x": 1.0}, {"x": -1.0}, {"x": float("nan")}, [{"id": "x", "name": None}], [{"id": "x"}]),
+    *(
+        None,
+        0,
+        1,
+        -1,
+        1.5,
+        -0.5,
+        True,
+        "",
+        "x",
+        "a b",
+        2**70,
+        float("nan"),
+        float("inf"),
+        [],
+        {},
+        ["x"],
+        [None],
+    ),
+    *(
+        {"x": "y"},
+        {"x": 1},
+        {"x": 1.0},
+        {"x": -1.0},
+        {"x": float("nan")},
+        [{"id": "x", "name": None}],
+        [{"id": "x"}],
+    ),
     *([{"id": "x", "name": 1}], [{"name": "x", "id": "x"}]),
 ]
 
 
-def test_a_job_is_taken_as_it_is_only_if_the_model_leaves_it_so_and_what_hooks_write_always_is() -> None:
+def test_a_job_is_taken_as_it_is_only_if_the_model_leaves_it_so_and_what_hooks_write_always_is() -> (
+    None
+):
     written = make(1, use={"core_energy": 2.5})
     assert lines.is_usual(written)
     for name, value in product([*written, "more"], ODD):
         fields = {**written, name: value}
         if lines.is_usual(fields):
             assert Job.model_validate(fields).model_dump() == fields
-        assert not lines.is_usual({other: written[other] for other in written if other != name}) or name == "more"
+        assert (
+            not lines.is_usual({other: written[other] for other in written if other != name})
+            or name == "more"
+        )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hooks.d as its readers have it, and the hooks in a config.json: what is valid, in which order, and what is ours."""
+"""hooks.d as its readers have it, and the hooks in a config.json: what is valid,
+in which order, and what is ours.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +52,36 @@ VALID_IN_GO = (
         "(?i)(?-s:a)",
         "a(?i)b",
     ),
-    *(r"\Qa(b\E", r"\Q(", r"a\z", r"\x{10FFFF}", r"\12", "(?P<n>a)", "[]a]", "[^]a]", "a{,3}", "{", "a{1000}", "a??"),
+    *(
+        r"\Qa(b\E",
+        r"\Q(",
+        r"a\z",
+        r"\x{10FFFF}",
+        r"\12",
+        "(?P<n>a)",
+        "[]a]",
+        "[^]a]",
+        "a{,3}",
+        "{",
+        "a{1000}",
+        "a??",
+    ),
     *(r"\_", r"\-", "", "(|a)", "()*", r"[\]]", "a|", "]", "}", "(?i)", "(?s).*", "[a&&b]", "é"),
 )
 REFUSED_BY_GO = (
-    *("(?=a)", "(?!a)", "(?<=a)", "(?<!a)", r"(a)\1", "(?P<n>a)(?P=n)", "(a)(?(1)b|c)", "(?#a)", "(?>a)", "a*+", "a++"),
+    *(
+        "(?=a)",
+        "(?!a)",
+        "(?<=a)",
+        "(?<!a)",
+        r"(a)\1",
+        "(?P<n>a)(?P=n)",
+        "(a)(?(1)b|c)",
+        "(?#a)",
+        "(?>a)",
+        "a*+",
+        "a++",
+    ),
     *(
         "a?+",
         "a{2}+",
@@ -115,7 +142,11 @@ REFUSED_BY_GO = (
         (content(when={"annotations": {"(": "x"}}), "'(' is not a valid regular expression", ""),
         (content(when={"annotations": {"x": "a)"}}), "'a)' is not a valid regular expression", ""),
         (content(when={"commands": ["x", "*"]}), "'*' is not a valid regular expression", ""),
-        (content(when={"commands": ["("]}, hook={"path": "/nowhere/x"}), "", "is missing, so readers skip the file"),
+        (
+            content(when={"commands": ["("]}, hook={"path": "/nowhere/x"}),
+            "",
+            "is missing, so readers skip the file",
+        ),
         *((content(when={"commands": [valid_in_go]}), "", "") for valid_in_go in VALID_IN_GO),
         *(
             (content(when={"commands": [refused]}), "is not a valid regular expression", "")
@@ -134,7 +165,9 @@ def test_an_invalid_file_has_a_problem_and_a_questionable_one_a_remark(
     assert text != content() or entry == hooksd.Entry(PATH, HookFile.model_validate(text))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name
+)
 def test_shipped_files_are_ours_and_valid(path: Path) -> None:
     entry = hooksd.read_entry(str(path))
     assert entry.our_hook is not None
@@ -145,14 +178,20 @@ def test_shipped_files_are_ours_and_valid(path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"Version": "1.0.0", "HOOK": {"Path": "/bin/true", "Timeout": 60}, "stageS": ["poststop"]}',
-        '{"version": "1.0.0", "hook": {"path": "/bin/true", "timeout": 60}, "when": null, "stages": ["poststop"]}',
+        '{"Version": "1.0.0", "HOOK": {"Path": "/bin/true", "Timeout": 60}, "stageS": '
+        '["poststop"]}',
+        '{"version": "1.0.0", "hook": {"path": "/bin/true", "timeout": 60}, "when": null, '
+        '"stages": ["poststop"]}',
     ],
 )
-def test_fields_of_any_case_are_read_and_those_left_out_are_null(fs: FakeFilesystem, text: str) -> None:
+def test_fields_of_any_case_are_read_and_those_left_out_are_null(
+    fs: FakeFilesystem, text: str
+) -> None:
     entry = read(fs, text)
     assert (entry.problem, entry.remark) == (None, None)
-    assert entry.file == HookFile(version="1.0.0", hook=HookProgram(path=PROGRAM, timeout=60), stages=["poststop"])
+    assert entry.file == HookFile(
+        version="1.0.0", hook=HookProgram(path=PROGRAM, timeout=60), stages=["poststop"]
+    )
 
 
 def test_invalid_utf_8_is_read_in_a_string_and_nowhere_else(fs: FakeFilesystem) -> None:
@@ -171,7 +210,10 @@ def test_a_link_to_nothing_is_skipped_and_a_directory_is_a_problem(fs: FakeFiles
     fs.create_symlink("/d/a.json", "/nowhere")
     fs.create_dir("/d/b.json")
     link, directory = hooksd.read_directory("/d")
-    assert (link.problem, link.remark) == (None, "it does not exist, or is a link to nothing, so readers skip it")
+    assert (link.problem, link.remark) == (
+        None,
+        "it does not exist, or is a link to nothing, so readers skip it",
+    )
     assert directory.problem == "cannot read it: not a regular file"
 
 
@@ -179,7 +221,11 @@ def test_files_are_ordered_by_lower_case_name(fs: FakeFilesystem) -> None:
     assert hooksd.read_directory("/d") == []
     for name in ("B.json", "a.json", "10-c.json", "d.JSON", ".new.json.new", "readme"):
         fs.create_file(f"/d/{name}")
-    assert [entry.name for entry in hooksd.read_directory("/d")] == ["10-c.json", "a.json", "B.json"]
+    assert [entry.name for entry in hooksd.read_directory("/d")] == [
+        "10-c.json",
+        "a.json",
+        "B.json",
+    ]
 
 
 # --- The options of the hook
@@ -190,7 +236,9 @@ LOG = "/var/log/resctrl-mon-hook/history.jsonl"
 
 
 def put(fs: FakeFilesystem, path: str, *words: str) -> None:
-    fs.create_file(path, contents=json.dumps(content(hook={"path": OURS, "args": ["x", "hook", *words]})))
+    fs.create_file(
+        path, contents=json.dumps(content(hook={"path": OURS, "args": ["x", "hook", *words]}))
+    )
 
 
 def options(*specs: str) -> tuple[dict[str, Any], str]:
@@ -208,7 +256,9 @@ def test_no_file_that_calls_the_hook_gives_no_options(fs: FakeFilesystem) -> Non
 
 
 def test_options_of_the_shipped_files_serve_both_runtimes(fs: FakeFilesystem) -> None:
-    """Kubernetes' groups linger, Podman's have a history; --containers and --strict are for hooks."""
+    """Kubernetes' groups linger, Podman's have a history;
+    --containers and --strict are for hooks.
+    """
     put(fs, f"{FIRST}/{KUBERNETES}", "--containers=kubernetes", "--linger=600", "--strict")
     assert options() == ({"linger": 600}, "")
     put(fs, f"{FIRST}/{PODMAN}", "--containers=podman", f"--history={LOG}")
@@ -240,10 +290,14 @@ def test_an_unreadable_file_of_ours_is_named_and_the_others_count(fs: FakeFilesy
     values, problems = options("/spec.json")
     assert values == {"linger": 5}
     assert f"cannot list {LATER}: " in problems
-    assert re.search(f"{FIRST}/{KUBERNETES}: cannot read it: .*; its options of the hook are unknown", problems)
+    assert re.search(
+        f"{FIRST}/{KUBERNETES}: cannot read it: .*; its options of the hook are unknown", problems
+    )
 
 
-def test_a_base_runtime_spec_has_the_options_if_no_file_of_hooks_d_has_them(fs: FakeFilesystem) -> None:
+def test_a_base_runtime_spec_has_the_options_if_no_file_of_hooks_d_has_them(
+    fs: FakeFilesystem,
+) -> None:
     hooks = {"createRuntime": [{"path": OURS, "args": ["x", "hook", "--linger=5"]}]}
     fs.create_file("/spec.json", contents=json.dumps({"hooks": hooks}))
     assert options("/nowhere", "/spec.json") == ({"linger": 5}, "")
@@ -258,10 +312,25 @@ def test_commands_use_the_options_in_the_files_unless_the_command_line_has_other
     lines: list[str] = []
     monkeypatch.setattr(report, "write_line", lambda line, **_more: lines.append(line))
     for name in ("list", "reconcile", "watch", "uninstall", "install", "base-runtime-spec"):
-        monkeypatch.setitem(VERBS, name, VERBS[name]._replace(run=lambda _given, request: hooks.append(request.hook)))
+        monkeypatch.setitem(
+            VERBS,
+            name,
+            VERBS[name]._replace(run=lambda _given, request: hooks.append(request.hook)),
+        )
     put(fs, f"{FIRST}/{KUBERNETES}", "--run-dir=/run/x", "--linger=600", "--namespace=shop")
-    put(fs, f"{FIRST}/{PODMAN}", "--run-dir=/run/x", "--linger=600", "--namespace=shop", "--key=container")
-    for name, words in ("list", []), ("reconcile", ["--linger=5", "--namespace=test"]), ("watch", ["--key=auto"]):
+    put(
+        fs,
+        f"{FIRST}/{PODMAN}",
+        "--run-dir=/run/x",
+        "--linger=600",
+        "--namespace=shop",
+        "--key=container",
+    )
+    for name, words in (
+        ("list", []),
+        ("reconcile", ["--linger=5", "--namespace=test"]),
+        ("watch", ["--key=auto"]),
+    ):
         assert command_line.main([name, *words]) == 0
     # `list` does not take --key, and `watch` has it on its command line
     assert [line.partition(" in ")[0] for line in lines] == ["warning: --key differs"]
@@ -273,7 +342,10 @@ def test_commands_use_the_options_in_the_files_unless_the_command_line_has_other
     fs.create_dir("/other")
     fs.rename(f"{FIRST}/{KUBERNETES}", "/other/a.json")
     fs.remove(f"{FIRST}/{PODMAN}")
-    assert command_line.main(["uninstall", "--hooks-dir", "/other", "--dry-run", "--destdir=/nowhere"]) == 0
+    assert (
+        command_line.main(["uninstall", "--hooks-dir", "/other", "--dry-run", "--destdir=/nowhere"])
+        == 0
+    )
     assert hooks.pop().run_dir == "/run/x"
     for name in "install", "base-runtime-spec":
         assert command_line.main([name]) == 0
@@ -304,12 +376,36 @@ def test_a_job_takes_only_the_places_from_the_files_and_has_its_own_defaults(
     hooks: list[Options] = []
     lines: list[str] = []
     monkeypatch.setattr(report, "write_line", lambda line, **_more: lines.append(line))
-    monkeypatch.setitem(VERBS, name, VERBS[name]._replace(run=lambda _given, request: hooks.append(request.hook)))
-    of_containers = ["--run-dir=/run/x", "--linger=600", "--lock-timeout=5", "--snapshot-ttl=0", "--history=/var/log/c"]
-    put(fs, f"{FIRST}/{KUBERNETES}", *of_containers, "--group-prefix=mine-", "--namespace=shop", "--rmid-wait=9")
-    put(fs, f"{FIRST}/{PODMAN}", *of_containers, "--group-prefix=mine-", "--rmid-wait=8", "--key=sandbox")
+    monkeypatch.setitem(
+        VERBS, name, VERBS[name]._replace(run=lambda _given, request: hooks.append(request.hook))
+    )
+    of_containers = [
+        "--run-dir=/run/x",
+        "--linger=600",
+        "--lock-timeout=5",
+        "--snapshot-ttl=0",
+        "--history=/var/log/c",
+    ]
+    put(
+        fs,
+        f"{FIRST}/{KUBERNETES}",
+        *of_containers,
+        "--group-prefix=mine-",
+        "--namespace=shop",
+        "--rmid-wait=9",
+    )
+    put(
+        fs,
+        f"{FIRST}/{PODMAN}",
+        *of_containers,
+        "--group-prefix=mine-",
+        "--rmid-wait=8",
+        "--key=sandbox",
+    )
     assert command_line.main([name, *words]) == 0
-    wanted = Options(run_dir=run_dir, group_prefix="mine-", lock_timeout=lock_timeout, history=history)
+    wanted = Options(
+        run_dir=run_dir, group_prefix="mine-", lock_timeout=lock_timeout, history=history
+    )
     assert (hooks, lines) == ([wanted], [])
 
 
@@ -321,11 +417,33 @@ def test_a_job_takes_only_the_places_from_the_files_and_has_its_own_defaults(
     [
         ({}, False, []),
         ({"hooks": None}, False, []),
-        ({"hooks": {"createRuntime": [{"path": PROGRAM, "args": ["resctrl-mon-hook.sh", "hook"]}]}}, False, []),
+        (
+            {
+                "hooks": {
+                    "createRuntime": [{"path": PROGRAM, "args": ["resctrl-mon-hook.sh", "hook"]}]
+                }
+            },
+            False,
+            [],
+        ),
         ({"hooks": {"prestart": None, "poststop": [{"path": OURS}]}}, True, []),
         ({"hooks": {"createRuntime": [{"path": OURS}, {"path": PROGRAM}]}}, True, [0]),
-        ({"hooks": {"createRuntime": [{"path": OURS, "args": ["x", "hook", "--linger=5"]}]}}, True, [5]),
-        ({"hooks": {"createRuntime": [{"path": "/m", "args": ["resctrl-mon-hook", "hook", "--linger=5"]}]}}, True, [5]),
+        (
+            {"hooks": {"createRuntime": [{"path": OURS, "args": ["x", "hook", "--linger=5"]}]}},
+            True,
+            [5],
+        ),
+        (
+            {
+                "hooks": {
+                    "createRuntime": [
+                        {"path": "/m", "args": ["resctrl-mon-hook", "hook", "--linger=5"]}
+                    ]
+                }
+            },
+            True,
+            [5],
+        ),
         ({"hooks": {"createRuntime": [{"path": "/opt/resctrl-mon-hook-aarch64"}]}}, True, [0]),
     ],
 )
@@ -339,7 +457,9 @@ def test_the_hooks_of_a_config_are_found(
     assert [hooksd.parse_options(hook)[0].linger for hook in ours] == options
 
 
-@pytest.mark.parametrize("config", [[], {"hooks": 7}, {"hooks": {"poststop": [7]}}, {"hooks": {"poststop": [{}]}}])
+@pytest.mark.parametrize(
+    "config", [[], {"hooks": 7}, {"hooks": {"poststop": [7]}}, {"hooks": {"poststop": [{}]}}]
+)
 def test_invalid_hooks_of_a_config_are_unreadable(fs: FakeFilesystem, config: object) -> None:
     fs.create_file("/config.json", contents=json.dumps(config))
     with pytest.raises(Unreadable, match=r"^/config\.json: invalid hooks: "):
@@ -348,4 +468,7 @@ def test_invalid_hooks_of_a_config_are_unreadable(fs: FakeFilesystem, config: ob
 
 def test_a_bad_option_of_a_hook_is_complained_of() -> None:
     hook = HookProgram(path=OURS, args=["x", "hook", "--lingr=5", "--linger=x"])
-    assert [complaint.split()[-1] for complaint in hooksd.parse_options(hook)[1]] == ["'--lingr'", "number"]
+    assert [complaint.split()[-1] for complaint in hooksd.parse_options(hook)[1]] == [
+        "'--lingr'",
+        "number",
+    ]

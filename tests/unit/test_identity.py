@@ -46,30 +46,58 @@ def expect_refusal(mode: str, said: Said, *places: str) -> HookError:
     return caught.value
 
 
-BY_CRIO, BY_CONTAINERD, BY_PODMAN = f":/own/crio-{ID}", f":/own/cri-containerd-{ID}.scope", f":/own/libpod-{ID}"
+BY_CRIO, BY_CONTAINERD, BY_PODMAN = (
+    f":/own/crio-{ID}",
+    f":/own/cri-containerd-{ID}.scope",
+    f":/own/libpod-{ID}",
+)
 """Cgroups that name no pod."""
 AUTO: dict[str, tuple[str, Said, tuple[str, str]]] = {
     "nothing said": (BY_CRIO, {}, (ID, "container")),
     "CRI-O": (BY_CRIO, {MANAGER: "cri-o", POD_UID: UID}, (UID, "pod")),
     "CRI-O, a static pod": (BY_CRIO, {POD_UID: UID.replace("-", "")}, (UID, "pod")),
     "CRI-O, in upper case": (BY_CRIO, {POD_UID: UID.upper()}, (UID, "pod")),
-    "CRI-O, containerd's key forged where there is no UID": (BY_CRIO, {CRI_UID: OTHER}, (ID, "container")),
+    "CRI-O, containerd's key forged where there is no UID": (
+        BY_CRIO,
+        {CRI_UID: OTHER},
+        (ID, "container"),
+    ),
     "CRI-O, both say the same": (BY_CRIO, {POD_UID: UID, CRI_UID: UID.upper()}, (UID, "pod")),
     "CRI-O, an empty UID": (BY_CRIO, {POD_UID: ""}, (ID, "container")),
     "containerd": (BY_CONTAINERD, {CRI_UID: UID}, (UID, "pod")),
-    "containerd, a static pod in upper case": (BY_CONTAINERD, {CRI_UID: UID.replace("-", "").upper()}, (UID, "pod")),
-    "containerd passes a pod's own annotation": (BY_CONTAINERD, {CRI_UID: UID, POD_UID: OTHER}, (UID, "pod")),
-    "containerd passes a forged manager": (BY_CONTAINERD, {CRI_UID: UID, MANAGER: "libpod"}, (UID, "pod")),
+    "containerd, a static pod in upper case": (
+        BY_CONTAINERD,
+        {CRI_UID: UID.replace("-", "").upper()},
+        (UID, "pod"),
+    ),
+    "containerd passes a pod's own annotation": (
+        BY_CONTAINERD,
+        {CRI_UID: UID, POD_UID: OTHER},
+        (UID, "pod"),
+    ),
+    "containerd passes a forged manager": (
+        BY_CONTAINERD,
+        {CRI_UID: UID, MANAGER: "libpod"},
+        (UID, "pod"),
+    ),
     "containerd, another spelling of the manager": (
         BY_CONTAINERD,
         {MANAGER: "CRI-O", POD_UID: OTHER, CRI_UID: UID},
         (UID, "pod"),
     ),
     "containerd, an empty UID": (BY_CONTAINERD, {CRI_UID: ""}, (ID, "container")),
-    "containerd, an empty UID beside another": (BY_CONTAINERD, {CRI_UID: "", POD_UID: UID}, (ID, "container")),
+    "containerd, an empty UID beside another": (
+        BY_CONTAINERD,
+        {CRI_UID: "", POD_UID: UID},
+        (ID, "container"),
+    ),
     "Podman": (BY_PODMAN, {MANAGER: "libpod"}, (ID, "container")),
     "Podman in a pod": (BY_PODMAN, {MANAGER: "libpod", SANDBOX: INFRA}, (ID, "container")),
-    "Podman, Kubernetes' annotations": (BY_PODMAN, {MANAGER: "cri-o", POD_UID: UID, CRI_UID: UID}, (ID, "container")),
+    "Podman, Kubernetes' annotations": (
+        BY_PODMAN,
+        {MANAGER: "cri-o", POD_UID: UID, CRI_UID: UID},
+        (ID, "container"),
+    ),
 }
 SANDBOX_MODE: dict[str, tuple[str, Said, tuple[str, str]]] = {
     "an app container": (BY_PODMAN, {SANDBOX: INFRA, MANAGER: "libpod"}, (INFRA, "sandbox")),
@@ -98,23 +126,47 @@ def test_whom_a_mode_believes(mode: str, place: str, said: Said, expected: tuple
 @pytest.mark.parametrize(
     "place",
     [
-        *("", ":/", ":/user.slice/session-1.scope", f":/crictl/{ID}", f":/own/my-{ID}", f":/kubepods/pod{UID}/shared"),
-        *(f":/kubepods/pod{UID}/libpod-{ID}", f":/kubepods.slice/{POD}/libpod-{ID}.scope", f":/{INFRA}/x"),
+        *(
+            "",
+            ":/",
+            ":/user.slice/session-1.scope",
+            f":/crictl/{ID}",
+            f":/own/my-{ID}",
+            f":/kubepods/pod{UID}/shared",
+        ),
+        *(
+            f":/kubepods/pod{UID}/libpod-{ID}",
+            f":/kubepods.slice/{POD}/libpod-{ID}.scope",
+            f":/{INFRA}/x",
+        ),
         f":/kubepods/pod{UID}/libpod-{INFRA}/x",
     ],
     ids=str,
 )
 @pytest.mark.parametrize(
-    "said", [{}, {MANAGER: "cri-o", POD_UID: UID}, {CRI_UID: UID}, {POD_UID: "x", CRI_UID: OTHER}, {MANAGER: "libpod"}]
+    "said",
+    [
+        {},
+        {MANAGER: "cri-o", POD_UID: UID},
+        {CRI_UID: UID},
+        {POD_UID: "x", CRI_UID: OTHER},
+        {MANAGER: "libpod"},
+    ],
 )
-def test_without_a_mark_of_a_runtime_of_kubernetes_the_containers_id_is_the_key(said: Said, place: str) -> None:
-    """`podman run --cgroups=disabled`, `--cgroup-parent=/kubepods/pod<UID>`, with annotations as of Kubernetes."""
+def test_without_a_mark_of_a_runtime_of_kubernetes_the_containers_id_is_the_key(
+    said: Said, place: str
+) -> None:
+    """`podman run --cgroups=disabled`, `--cgroup-parent=/kubepods/pod<UID>`,
+    with annotations as of Kubernetes.
+    """
     assert key("auto", said, place) == (ID, "container")
     pod = pod_of(said, place)
     assert (pod.uid, pod.namespace, pod.name, pod.problem) == (None, None, None, None)
 
 
-@pytest.mark.parametrize("uid", ["x", "../../x", UID + "\n", " " + UID, "-" * 36, ID, "0" * 1_000_000])
+@pytest.mark.parametrize(
+    "uid", ["x", "../../x", UID + "\n", " " + UID, "-" * 36, ID, "0" * 1_000_000]
+)
 @pytest.mark.parametrize("mode", ["auto", "sandbox"])
 def test_invalid_pod_uid_is_a_bad_key(uid: str, mode: str) -> None:
     for place, said in (
@@ -129,7 +181,9 @@ def test_invalid_pod_uid_is_a_bad_key(uid: str, mode: str) -> None:
 
 @pytest.mark.parametrize("forged", [OTHER, "../x"])
 @pytest.mark.parametrize("places", [[f":/crictl/crio-{ID}"], [":/", BY_CONTAINERD]])
-def test_contradicting_annotations_are_a_bad_key_where_the_cgroup_names_no_pod(forged: str, places: Places) -> None:
+def test_contradicting_annotations_are_a_bad_key_where_the_cgroup_names_no_pod(
+    forged: str, places: Places
+) -> None:
     error = expect_refusal("auto", {MANAGER: "cri-o", POD_UID: UID, CRI_UID: forged}, *places)
     assert UID in str(explain(error))
     assert forged in str(explain(error))
@@ -146,8 +200,12 @@ def test_contradicting_annotations_are_a_bad_key_where_the_cgroup_names_no_pod(f
         ({CRI_UID: "../x", POD_UID: "x"}, True),
     ],
 )
-@pytest.mark.parametrize("place", [IN_CRIO, IN_CONTAINERD, f"{IN_CONTAINERD}/kubepods/pod{OTHER}/{'d' * 64}"])
-def test_another_pod_than_that_of_the_cgroup_is_reported(said: Said, place: str, is_forged: bool) -> None:
+@pytest.mark.parametrize(
+    "place", [IN_CRIO, IN_CONTAINERD, f"{IN_CONTAINERD}/kubepods/pod{OTHER}/{'d' * 64}"]
+)
+def test_another_pod_than_that_of_the_cgroup_is_reported(
+    said: Said, place: str, is_forged: bool
+) -> None:
     """Nor does it change the key: test_evasion.py."""
     assert key("auto", said, "cpu:/", place) == key("sandbox", said, place) == (UID, "pod")
     assert (pod_of(said, place).problem is not None) is is_forged
@@ -187,7 +245,10 @@ def test_the_cgroup_comes_first_in_finding_the_maker_of_a_container(
 
 @pytest.mark.parametrize("sandbox", ["..", "a/b", "-a", "a" * 201, "a\n"])
 def test_an_invalid_sandbox_id_leaves_the_containers_own_id_as_the_key(sandbox: str) -> None:
-    """The author of an image could keep its containers unmonitored by it. That it is said: test_entry.py."""
+    """The author of an image could keep its containers unmonitored by it.
+
+    That it is said: test_entry.py.
+    """
     said = Annotations.model_validate({SANDBOX: sandbox})
     pod = identity.identify_pod(ID, said, [BY_PODMAN])
     key = identity.derive_key("sandbox", ID, said, pod)
@@ -218,7 +279,11 @@ SAME = {**CRI, CRI_UID: UID}
     [
         ({**OURS, **SAME}, [BY_CRIO], (UID, "ns", "pod", "app")),
         ({**OURS, **SAME, MANAGER: "cri-o"}, [IN_CRIO], (UID, "ns", "pod", "app")),
-        ({**OURS, **SAME, MANAGER: "cri-o"}, [IN_CONTAINERD], (UID, "cri-ns", "cri-pod", "cri-app")),
+        (
+            {**OURS, **SAME, MANAGER: "cri-o"},
+            [IN_CONTAINERD],
+            (UID, "cri-ns", "cri-pod", "cri-app"),
+        ),
         ({**OURS, MANAGER: "cri-o"}, [IN_CONTAINERD], (UID, None, None, None)),
         ({**OURS, **CRI, MANAGER: "cri-o"}, [IN_PODMAN], (None, None, None, None)),
         ({**OURS, **CRI}, [BY_CONTAINERD], (OTHER, "cri-ns", "cri-pod", "cri-app")),
@@ -241,7 +306,9 @@ def test_the_pod_is_described_by_the_source_that_its_uid_is_from(
     assert (pod.uid, pod.namespace, pod.name, pod.container) == expected
 
 
-def wanted(annotations: Said, of: str | None = None, container: str | None = None, **options: Any) -> bool:  # noqa: ANN401
+def wanted(
+    annotations: Said, of: str | None = None, container: str | None = None, **options: Any
+) -> bool:  # noqa: ANN401
     """Whether a container of a pod in the namespace `of` is wanted."""
     pod = identity.Pod(UID, (of, "pod", container))
     return identity.is_wanted(Options(**options), annotations, pod)
@@ -267,10 +334,17 @@ OPTED_OUT = {"monitor.resctrl-mon.io": "false", "monitor.resctrl-mon.io/app": "f
         ({}, None, {"annotation": AB}, False),
         ({"a": "1"}, "ns", {"namespace": ["ns"], "annotation": {"a": "1"}}, True),  # filters add up
         ({"a": "1"}, "ns", {"namespace": ["other"], "annotation": {"a": "1"}}, False),
-        ({"a": "1"}, "ns", {"namespace": ["ns"], "annotation": {"a": "1"}, "monitor": "opt-in"}, False),
+        (
+            {"a": "1"},
+            "ns",
+            {"namespace": ["ns"], "annotation": {"a": "1"}, "monitor": "opt-in"},
+            False,
+        ),
     ],
 )
-def test_who_is_wanted(annotations: Said, namespace: str | None, options: dict[str, Any], expected: bool) -> None:
+def test_who_is_wanted(
+    annotations: Said, namespace: str | None, options: dict[str, Any], expected: bool
+) -> None:
     assert wanted(annotations, namespace, container="app", **options) is expected
 
 
@@ -297,7 +371,12 @@ def test_opting_in_and_out(
     pod: str | None, of_container: str | None, another: str | None, opt_in: bool, opt_out: bool
 ) -> None:
     prefix = "monitor.resctrl-mon.io"
-    said = {prefix: pod, prefix + "/app": of_container, prefix + "/": another, prefix + "/sidecar": another}
+    said = {
+        prefix: pod,
+        prefix + "/app": of_container,
+        prefix + "/": another,
+        prefix + "/sidecar": another,
+    }
     annotations = {name: value for name, value in said.items() if value is not None}
     assert wanted(annotations, container="app", monitor="opt-in") is opt_in
     assert wanted(annotations, container="app", monitor="opt-out") is opt_out
@@ -309,8 +388,25 @@ def test_opting_in_and_out(
 
 
 NO_POD_UIDS = [
-    *("", UID[:-1], UID + "0", UID + "\n", " " + UID, "{" + UID + "}", "urn:uuid:" + UID, UID.replace("-", "_")),
-    *(UID.replace("a", "g"), UID[1:] + UID[0], UID.replace("-", "", 1), "-" * 36, "-" * 32, "0" * 31, "0" * 33),
+    *(
+        "",
+        UID[:-1],
+        UID + "0",
+        UID + "\n",
+        " " + UID,
+        "{" + UID + "}",
+        "urn:uuid:" + UID,
+        UID.replace("-", "_"),
+    ),
+    *(
+        UID.replace("a", "g"),
+        UID[1:] + UID[0],
+        UID.replace("-", "", 1),
+        "-" * 36,
+        "-" * 32,
+        "0" * 31,
+        "0" * 33,
+    ),
     *("\uff10" * 32, "\u0660" * 32, "\u0130" * 16),
 ]
 
@@ -318,7 +414,16 @@ NO_POD_UIDS = [
 @pytest.mark.parametrize(
     ("text", "uid"),
     [
-        *((text, UID) for text in (UID, UID.upper(), UID.replace("-", ""), UID.replace("-", "").upper(), UID.title())),
+        *(
+            (text, UID)
+            for text in (
+                UID,
+                UID.upper(),
+                UID.replace("-", ""),
+                UID.replace("-", "").upper(),
+                UID.title(),
+            )
+        ),
         *((text, None) for text in NO_POD_UIDS),
     ],
 )
@@ -360,7 +465,8 @@ def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
         (f":/kubepods/pod{DIGITS}/{ID}", UID),
         (f":/kubepods/pod{UID.upper()}", UID),
         (f":/kubepods/pod{UID}/{ID}/kubepods/pod{UID[::-1]}/{ID}", UID),
-        (f":/kubepods.slice/{POD}/cri-containerd-{INFRA}.scope/x", UID),  # Kata's, in the cgroup of its sandbox
+        # Kata's, in the cgroup of its sandbox.
+        (f":/kubepods.slice/{POD}/cri-containerd-{INFRA}.scope/x", UID),
         (f":/{POD}:crio:{ID}", UID),  # systemd's form of a path became one name
         (f":/machine.slice/machine-libpod_pod_{ID}.slice/libpod-{ID}.scope", None),
         (f":/libpod_parent/libpod-{ID}", None),

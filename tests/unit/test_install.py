@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""install: what it refuses; and its steps: each leaves the whole of what it is about, or what was there before."""
+"""install: what it refuses; and its steps: each leaves the whole of what it is about,
+or what was there before.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ from hook.node.paths import TARGETS, Places
 from hook.node.programs import Exit
 from pyz import archive
 
-HOOK = {"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": True}, "stages": ["poststop"]}
+HOOK = {
+    "version": "1.0.0",
+    "hook": {"path": "/bin/true"},
+    "when": {"always": True},
+    "stages": ["poststop"],
+}
 FILE, LINK, DIRECTORY = Path("/usr/libexec/oci/x"), Path("/usr/bin/x"), Path("/usr/libexec/oci")
 FILES = pytest.mark.usefixtures("fs")
 
@@ -49,7 +56,10 @@ def test_what_would_not_work_is_refused_with_a_remedy(fs: FakeFilesystem, shippe
     assert "a systemd unit cannot hold" in problems(Places("/opt/%h"))
     for path in Places().files():
         fs.create_file(path, contents=json.dumps(HOOK))
-        assert problems() == f"{path} exists and was not installed by resctrl-mon-hook; remedy: move it away"
+        assert (
+            problems()
+            == f"{path} exists and was not installed by resctrl-mon-hook; remedy: move it away"
+        )
         fs.remove(path)
     theirs = Places(hooks_dir="/etc/containers/oci/hooks.d")
     hook = {**HOOK, "hook": {"path": theirs.program}}
@@ -64,10 +74,18 @@ def test_what_would_not_work_is_refused_with_a_remedy(fs: FakeFilesystem, shippe
 @pytest.mark.parametrize(
     ("ended", "problem", "remedy"),
     [
-        (Exit(1, "", "broken"), "exit status 1: broken", "see whether its interpreter is there, and whether SELinux"),
+        (
+            Exit(1, "", "broken"),
+            "exit status 1: broken",
+            "see whether its interpreter is there, and whether SELinux",
+        ),
         (Exit(0, "", "usage: x\n"), "usage: x", "see whether"),
         (Exit(None, "", "cannot start: EACCES"), "cannot start: EACCES", "see whether"),
-        (Exit(None, "", "cannot start: ENOEXEC"), "cannot start: ENOEXEC", f"take the file for {os.uname().machine}"),
+        (
+            Exit(None, "", "cannot start: ENOEXEC"),
+            "cannot start: ENOEXEC",
+            f"take the file for {os.uname().machine}",
+        ),
     ],
 )
 def test_a_program_that_does_not_run_is_refused_with_the_cause(
@@ -89,8 +107,16 @@ def take(*which: Step) -> list[str]:
 @pytest.mark.parametrize(
     ("step", "line", "is_made"),
     [
-        (write_file(str(FILE), b"new", 0o755), f"write {FILE}", lambda: FILE.read_bytes() == b"new"),
-        (make_link(str(LINK), "../new"), f"link {LINK} -> ../new", lambda: os.readlink(LINK) == "../new"),
+        (
+            write_file(str(FILE), b"new", 0o755),
+            f"write {FILE}",
+            lambda: FILE.read_bytes() == b"new",
+        ),
+        (
+            make_link(str(LINK), "../new"),
+            f"link {LINK} -> ../new",
+            lambda: os.readlink(LINK) == "../new",
+        ),
         (remove_file(str(FILE)), f"remove {FILE}", lambda: not FILE.exists()),
         (remove_file(str(LINK)), f"remove {LINK}", lambda: not LINK.is_symlink()),
     ],
@@ -103,7 +129,13 @@ def test_a_step_is_taken_once_whatever_was_there(
     victim = Path("/victim")
     victim.write_bytes(b"new")
     if before != "nothing":
-        take(write_file(str(FILE), b"old" if "content" in before else b"new", 0o600 if "mode" in before else 0o755))
+        take(
+            write_file(
+                str(FILE),
+                b"old" if "content" in before else b"new",
+                0o600 if "mode" in before else 0o755,
+            )
+        )
         take(make_link(str(LINK), "../old"))
     if before == "link":
         FILE.unlink()
@@ -118,11 +150,17 @@ def test_a_step_is_taken_once_whatever_was_there(
 
 @FILES
 def test_a_temporary_file_of_a_killed_step_is_removed() -> None:
-    """Also if the step itself is done: an upgrade was killed, and the former version is installed again."""
+    """Also if the step itself is done: an upgrade was killed,
+    and the former version is installed again.
+    """
     DIRECTORY.mkdir(parents=True)
     victim = Path("/victim")
     victim.write_text("theirs")
-    for step in write_file(str(FILE), b"ours"), make_link(str(FILE), "ours"), remove_file(str(FILE)):
+    for step in (
+        write_file(str(FILE), b"ours"),
+        make_link(str(FILE), "ours"),
+        remove_file(str(FILE)),
+    ):
         for _ in range(2):  # before and after the step is done
             (DIRECTORY / ".x.new").symlink_to(victim)  # others may have put a link there
             assert take(step)
@@ -142,7 +180,9 @@ def test_a_file_that_fails_its_check_replaces_nothing(before: bytes | None) -> N
         take(write_file(str(FILE), before))
     with pytest.raises(Refused, match="no"):
         take(write_file(str(FILE), b"new", check=refuse))
-    assert [(path.name, path.read_bytes()) for path in DIRECTORY.iterdir()] == ([("x", before)] if before else [])
+    assert [(path.name, path.read_bytes()) for path in DIRECTORY.iterdir()] == (
+        [("x", before)] if before else []
+    )
 
 
 def test_a_program_that_fails_does_not_stop_later_steps(tmp_path: Path) -> None:
@@ -155,15 +195,25 @@ def test_a_program_that_fails_does_not_stop_later_steps(tmp_path: Path) -> None:
 
 
 def test_a_second_lock_on_a_directory_is_refused(tmp_path: Path) -> None:
-    with lock_directories(str(tmp_path)), pytest.raises(Refused, match="another"), lock_directories(str(tmp_path)):
+    with (
+        lock_directories(str(tmp_path)),
+        pytest.raises(Refused, match="another"),
+        lock_directories(str(tmp_path)),
+    ):
         pass
-    with lock_directories(str(tmp_path), f"{tmp_path}/."), lock_directories(str(tmp_path / "nothing")):
+    with (
+        lock_directories(str(tmp_path), f"{tmp_path}/."),
+        lock_directories(str(tmp_path / "nothing")),
+    ):
         pass
 
 
 # --- The specification that containerd begins with
 
-OURS = {"path": "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook", "--linger=60"]}
+OURS = {
+    "path": "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz",
+    "args": ["resctrl-mon-hook", "hook", "--linger=60"],
+}
 OLDER = {"path": "/opt/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook"]}
 OTHER = {"path": "/usr/bin/other"}
 BOTH = {"createRuntime": [OURS], "poststop": [OURS]}
@@ -187,7 +237,10 @@ PROCESSES: list[object] = [
             {"hooks": {**BOTH, "createRuntime": [OURS, OTHER], "prestart": [OTHER]}},
         ),
         # containerd takes this limit out of its own specification, and would leave it in ours
-        ({"process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}, {"process": {"cwd": "/"}, "hooks": BOTH}),
+        (
+            {"process": {"cwd": "/", "rlimits": [BY_DEFAULT]}},
+            {"process": {"cwd": "/"}, "hooks": BOTH},
+        ),
         *(({"process": process}, {"process": process, "hooks": BOTH}) for process in PROCESSES),
     ],
 )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on a simulated node: which keys and processes may join, and that a call puts in all of them or none."""
+"""Jobs on a simulated node: which keys and processes may join,
+and that a call puts in all of them or none.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,22 @@ def expect_refusal(node: Node, key: str | None, *pids: int) -> HookError:
 @pytest.mark.parametrize(
     "key",
     [
-        *("", ".", "..", "/", "a/b", "../a", "--force", "-a", "a b", "a\n", "a\0", "a@1-2", "\u00e9", "x" * 65),
+        *(
+            "",
+            ".",
+            "..",
+            "/",
+            "a/b",
+            "../a",
+            "--force",
+            "-a",
+            "a b",
+            "a\n",
+            "a\0",
+            "a@1-2",
+            "\u00e9",
+            "x" * 65,
+        ),
         *(UID, UID.upper(), UID.replace("-", ""), ID, ID.upper()),
     ],
 )
@@ -69,7 +86,8 @@ def test_key_and_id_of_a_container_on_record_are_refused_with_what_failed(node: 
     node.start("web", uid=None, cgroup="/web")
     node.start("cache", 9, UID)
     node.put(
-        "unmonitored/broken.json", '{"version": 1, "container": "broken", "stage": "s", "reason": "r", "problem": "p"}'
+        "unmonitored/broken.json",
+        '{"version": 1, "container": "broken", "stage": "s", "reason": "r", "problem": "p"}',
     )
     groups = node.groups()
     for key in ("web", "cache", "broken"):
@@ -94,7 +112,10 @@ ALICE = {"user": "alice", "project": "x y"}
 
 
 def test_labels_are_those_of_the_call_that_begins_a_run(node: Node) -> None:
-    """A later call gives some of them, or none. One of other labels is refused, also for a process of the job."""
+    """A later call gives some of them, or none.
+
+    One of other labels is refused, also for a process of the job.
+    """
     for pid in (7, 8, 9):
         node.spawn(pid, "/user.slice")
     jobs.assign(node.context(), "a", {7: ""}, ALICE)
@@ -134,7 +155,9 @@ def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: No
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-def test_run_of_other_labels_ends_the_one_before_unless_a_process_of_that_lives(node: Node, *, is_left: bool) -> None:
+def test_run_of_other_labels_ends_the_one_before_unless_a_process_of_that_lives(
+    node: Node, *, is_left: bool
+) -> None:
     """It was not released, and reconcile has not come by since its member died."""
     for pid in (7, 9):
         node.spawn(pid, "/user.slice")
@@ -246,12 +269,17 @@ def test_first_process_is_refused(node: Node) -> None:
 
 @pytest.mark.parametrize("kind", ["pid", "time"])
 @pytest.mark.parametrize("verb", ["run", "assign", "release"])
-def test_outside_of_the_hosts_namespaces_nothing_joins_ends_or_is_recorded(node: Node, verb: str, kind: str) -> None:
+def test_outside_of_the_hosts_namespaces_nothing_joins_ends_or_is_recorded(
+    node: Node, verb: str, kind: str
+) -> None:
     """A pid there is another process's here, and a start time is another one."""
     node.spawn(7, "/user.slice")
     setattr(node.kernel, f"{kind}_namespace", f"{kind}:[4026532000]")
     found = jobs.find_processes([7])
-    with pytest.raises(HookError, match="pid and time namespace"), jobs.open_node(verb, node.options(), "a", found):
+    with (
+        pytest.raises(HookError, match="pid and time namespace"),
+        jobs.open_node(verb, node.options(), "a", found),
+    ):
         pass
     assert node.failures() == {}
 
@@ -260,7 +288,10 @@ def test_outside_of_the_hosts_namespaces_nothing_joins_ends_or_is_recorded(node:
 def test_who_is_not_root_reads_that_root_is_needed(node: Node, verb: str) -> None:
     node.patch.setattr(system, "user_id", lambda: 1000)
     found = jobs.find_processes([7])
-    with pytest.raises(HookError, match=f"{verb} needs root"), jobs.open_node(verb, node.options(), "a", found):
+    with (
+        pytest.raises(HookError, match=f"{verb} needs root"),
+        jobs.open_node(verb, node.options(), "a", found),
+    ):
         pass
 
 
@@ -341,18 +372,30 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_failed_assign_is_logged_and_recorded_and_reconcile_lets_the_process_join(
     node: Node, log: list[str], happens: Callable[[Node], Callable[[], object]], reason: str
 ) -> None:
-    """With its children, and in the history of its own options; the other processes of the call have failed, too."""
+    """With its children, and in the history of its own options;
+    the other processes of the call have failed, too.
+    """
     for pid in (7, 8, 9):
         node.spawn(pid, "/user.slice")
     node.kernel.fork(7, 70)
     mend = happens(node)
     error = assign(node, "a", 7, 8, 9, lock_timeout=0.0, history="/var/log/jobs.jsonl")
     assert isinstance(error, HookError)
-    assert (error.reason, [line.startswith(f"assign of a: {reason}: ") for line in log]) == (reason, [True])
+    assert (error.reason, [line.startswith(f"assign of a: {reason}: ") for line in log]) == (
+        reason,
+        [True],
+    )
     failures = read_failures(node)
     assert failures.keys() == {f"job-{pid}-100" for pid in (7, 8, 9) if pid in node.kernel.tasks}
     known = {
-        (failure.stage, failure.reason, failure.key, failure.kind, failure.history_file, failure.monitored)
+        (
+            failure.stage,
+            failure.reason,
+            failure.key,
+            failure.kind,
+            failure.history_file,
+            failure.monitored,
+        )
         for failure in failures.values()
     }
     assert known == {("assign", reason, "a", "job", "/var/log/jobs.jsonl", False)}
@@ -361,7 +404,11 @@ def test_failed_assign_is_logged_and_recorded_and_reconcile_lets_the_process_joi
     mend()
     assert "retry" in node.verbs()
     assert node.groups() == {"oci-a": {7, 70, 8} | {9} & node.kernel.tasks.keys()}
-    assert (node.state("a").kind, node.state("a").history_file, node.failures()) == ("job", "/var/log/jobs.jsonl", {})
+    assert (node.state("a").kind, node.state("a").history_file, node.failures()) == (
+        "job",
+        "/var/log/jobs.jsonl",
+        {},
+    )
     node.assert_settled()
 
 
@@ -373,13 +420,20 @@ def test_failure_of_a_job_that_lasts_is_told_once_and_stays_on_record(node: Node
     assert (done.action.verb, str(done.action).startswith("retry a (job-7-100)")) == ("retry", True)
     assert done.problem is not None
     (failure,) = read_failures(node).values()
-    assert (failure.stage, failure.reason, failure.key, failure.kind) == ("reconcile", Reason.NO_RMIDS, "a", "job")
+    assert (failure.stage, failure.reason, failure.key, failure.kind) == (
+        "reconcile",
+        Reason.NO_RMIDS,
+        "a",
+        "job",
+    )
     node.kernel.die(7)
     assert node.verbs() == ["forget"]
     assert node.files() == set()
 
 
-def test_bad_key_is_on_record_without_the_key_and_not_tried_again(node: Node, log: list[str]) -> None:
+def test_bad_key_is_on_record_without_the_key_and_not_tried_again(
+    node: Node, log: list[str]
+) -> None:
     node.spawn(7, "/user.slice")
     for key in ("../x", UID):
         assign(node, key, 7)
@@ -401,7 +455,9 @@ def test_process_that_is_monitored_is_on_no_record_as_if_it_were_not(
     assert (node.failures(), len(log)) == ({}, 1)
 
 
-def test_process_on_record_as_failed_joins_and_the_record_goes_but_not_that_of_others(node: Node) -> None:
+def test_process_on_record_as_failed_joins_and_the_record_goes_but_not_that_of_others(
+    node: Node,
+) -> None:
     rmids = use_up_rmids(node)
     for pid in (7, 8):
         node.spawn(pid, "/user.slice")
@@ -439,7 +495,9 @@ def test_process_that_may_not_join_by_now_does_not_join_at_another_try(node: Nod
     assert node.verbs() == []
 
 
-def test_release_forgets_the_failures_of_its_key_alone_so_that_no_process_joins_later(node: Node) -> None:
+def test_release_forgets_the_failures_of_its_key_alone_so_that_no_process_joins_later(
+    node: Node,
+) -> None:
     node.start(ID, 10)
     rmids = use_up_rmids(node)
     for pid, key in ((7, "a"), (8, "b"), (9, "a")):
@@ -493,7 +551,9 @@ def test_of_two_keys_that_want_a_process_at_once_one_gets_it(node: Node) -> None
 def test_what_has_joined_a_key_since_the_survey_joins_no_second_one(
     node: Node, is_first: str, *, shows_groups: bool
 ) -> None:
-    """Of `assign` and `reconcile --adopt` each has surveyed the node before the other one puts the process in."""
+    """Of `assign` and `reconcile --adopt` each has surveyed the node before the
+    other one puts the process in.
+    """
     node.kernel.shows_groups = shows_groups
     node.spawn(9)
     state = write_bundle(node, 9)
@@ -525,14 +585,23 @@ def write_bundle(node: Node, pid: int) -> dict[str, Any]:
     said = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID}
     config = json.dumps({"annotations": said, "linux": {"cgroupsPath": cgroup_of()}})
     node.machine.add(f"{BUNDLE}/config.json", config.encode())
-    return {"ociVersion": "1.0", "id": ID, "status": "running", "pid": pid, "bundle": BUNDLE, "annotations": said}
+    return {
+        "ociVersion": "1.0",
+        "id": ID,
+        "status": "running",
+        "pid": pid,
+        "bundle": BUNDLE,
+        "annotations": said,
+    }
 
 
 def retry_it(node: Node, state: dict[str, Any]) -> None:
     """Reconcile, after its hook had failed."""
     if not node.failures():
         container = read_container(ID, state["pid"], BUNDLE, state["annotations"])
-        failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "createRuntime", container, (UID, "pod"))
+        failure = make_failure(
+            HookError(Reason.NO_RMIDS, "no RMIDs"), "createRuntime", container, (UID, "pod")
+        )
         write_record(node.context(), failure)
     node.repair()
 
@@ -543,7 +612,9 @@ def adopt_it(node: Node, state: dict[str, Any]) -> None:
 
 
 def call_hook_again(node: Node, state: dict[str, Any]) -> None:
-    call = entry.make_call("createRuntime", (node.options(), []), State.model_validate(state), state["annotations"])
+    call = entry.make_call(
+        "createRuntime", (node.options(), []), State.model_validate(state), state["annotations"]
+    )
     entry.serve_call(call)
 
 
@@ -551,7 +622,11 @@ def call_hook_again(node: Node, state: dict[str, Any]) -> None:
 @pytest.mark.parametrize("bring_in", [retry_it, adopt_it, call_hook_again])
 @pytest.mark.parametrize("is_there", [True, False], ids=["in its group", "whose group is gone"])
 def test_container_whose_init_is_of_a_job_joins_no_second_key_until_the_job_lets_it_go(
-    node: Node, bring_in: Callable[[Node, dict[str, Any]], None], *, is_there: bool, shows_groups: bool
+    node: Node,
+    bring_in: Callable[[Node, dict[str, Any]], None],
+    *,
+    is_there: bool,
+    shows_groups: bool,
 ) -> None:
     node.kernel.shows_groups = shows_groups
     node.spawn(9)
@@ -561,9 +636,13 @@ def test_container_whose_init_is_of_a_job_joins_no_second_key_until_the_job_lets
         node.remove_groups()
     bring_in(node, state)
     node.repair()
-    is_seen = bring_in is not call_hook_again or (is_there and shows_groups)  # a hook looks where the kernel shows it
+    # A hook looks where the kernel shows it.
+    is_seen = bring_in is not call_hook_again or (is_there and shows_groups)
     key, other = ("a", UID) if is_seen else (UID, "a")
-    assert (node.groups().get(f"oci-{key}"), node.groups().get(f"oci-{other}", set())) == ({9}, set())
+    assert (node.groups().get(f"oci-{key}"), node.groups().get(f"oci-{other}", set())) == (
+        {9},
+        set(),
+    )
     assert node.failures() == ({ID: Reason.USAGE} if is_seen else {})
     bring_in(node, state)
     node.assert_settled()
@@ -573,7 +652,9 @@ def test_container_whose_init_is_of_a_job_joins_no_second_key_until_the_job_lets
     node.assert_settled()
 
 
-def test_process_that_two_keys_have_after_all_stays_in_the_one_whose_group_it_is_in(node: Node) -> None:
+def test_process_that_two_keys_have_after_all_stays_in_the_one_whose_group_it_is_in(
+    node: Node,
+) -> None:
     """A hook and `assign` came at one moment."""
     node.spawn(8, "/user.slice")
     for pid, name, last in ((9, ID, "hook"), (10, OTHER, "job")):
@@ -582,8 +663,15 @@ def test_process_that_two_keys_have_after_all_stays_in_the_one_whose_group_it_is
             patch.setattr(refusals, "_refuse_second_key", lambda *_: None)
             patch.setattr(jobs, "check_job_processes", lambda *_: "/")
             for joins in (last == "job", last == "hook"):
-                _ = node.start(name, pid) if joins else jobs.assign(node.context(), "a", {pid: "", 8: ""})
-    assert ({*node.members("a")}, {*node.members()}) == ({"job-9-100", "job-10-100", "job-8-100"}, {ID, OTHER})
+                _ = (
+                    node.start(name, pid)
+                    if joins
+                    else jobs.assign(node.context(), "a", {pid: "", 8: ""})
+                )
+    assert ({*node.members("a")}, {*node.members()}) == (
+        {"job-9-100", "job-10-100", "job-8-100"},
+        {ID, OTHER},
+    )
     node.repair()
     assert node.groups() == {GROUP: {9}, "oci-a": {8, 10}}
     assert ({*node.members("a")}, {*node.members()}) == ({"job-10-100", "job-8-100"}, {ID})
@@ -596,8 +684,12 @@ def take_the_number(node: Node) -> None:
 
 
 @pytest.mark.parametrize("place", ["Survey", "lock_joining"])
-def test_failed_assign_records_the_process_that_was_there_at_its_start(node: Node, place: str) -> None:
-    """It has ended while the call waited, and another one has its number: that one has asked for nothing."""
+def test_failed_assign_records_the_process_that_was_there_at_its_start(
+    node: Node, place: str
+) -> None:
+    """It has ended while the call waited, and another one has its number:
+    that one has asked for nothing.
+    """
     node.spawn(9, "/user.slice")
     go_on = getattr(jobs, place)
 
@@ -627,7 +719,9 @@ def test_index_that_a_killed_assign_left_keeps_no_process_from_another_job(node:
 
 
 @pytest.mark.parametrize("has_former", [True, False])
-def test_process_that_ends_before_its_turn_takes_the_others_out_again(node: Node, *, has_former: bool) -> None:
+def test_process_that_ends_before_its_turn_takes_the_others_out_again(
+    node: Node, *, has_former: bool
+) -> None:
     for pid in (6, 7, 9):
         node.spawn(pid, "/user.slice")
     node.kernel.fork(7, 70)
@@ -748,7 +842,9 @@ def be_container_of_shared_cgroup(node: Node) -> str:
 
 @pytest.mark.parametrize("shows_groups", [True, False])
 @pytest.mark.parametrize("comes_first", [True, False])
-@pytest.mark.parametrize("become", [be_job_b, be_container_of_own_cgroup, be_container_of_shared_cgroup])
+@pytest.mark.parametrize(
+    "become", [be_job_b, be_container_of_own_cgroup, be_container_of_shared_cgroup]
+)
 def test_what_a_job_left_behind_stays_in_its_group_whatever_parent_it_gets(
     node: Node, become: Callable[[Node], str], *, comes_first: bool, shows_groups: bool
 ) -> None:
@@ -765,16 +861,23 @@ def test_what_a_job_left_behind_stays_in_its_group_whatever_parent_it_gets(
     group = group or become(node)
     node.repair()
     assert node.groups() == {"oci-a": {9, 91, 10}, group: {8}}
-    assert expect_refusal(node, "c", 9).kind == f"process 9 is in {RESCTRL}/mon_groups/oci-a, the group of another key"
+    assert (
+        expect_refusal(node, "c", 9).kind
+        == f"process 9 is in {RESCTRL}/mon_groups/oci-a, the group of another key"
+    )
     jobs.assign(node.context(), "a", {9: ""})
     assert node.members("a") == {"job-9-200": 9}
     node.assert_settled()
 
 
 @pytest.mark.parametrize(
-    "cgroup", [f"/machine.slice/libpod-{ID}.scope", "/user.slice"], ids=["in its own cgroup", "in a shared one"]
+    "cgroup",
+    [f"/machine.slice/libpod-{ID}.scope", "/user.slice"],
+    ids=["in its own cgroup", "in a shared one"],
 )
-def test_container_that_a_job_starts_is_its_own_with_what_it_had_forked_before(node: Node, cgroup: str) -> None:
+def test_container_that_a_job_starts_is_its_own_with_what_it_had_forked_before(
+    node: Node, cgroup: str
+) -> None:
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(), "a", {7: ""})
     node.kernel.fork(7, 8).places = [f"0::{cgroup}"]
@@ -801,7 +904,9 @@ def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(nod
 
 
 @pytest.mark.parametrize("is_recovering", [False, True])
-def test_release_ends_a_job_at_once_with_what_outlived_its_processes(node: Node, *, is_recovering: bool) -> None:
+def test_release_ends_a_job_at_once_with_what_outlived_its_processes(
+    node: Node, *, is_recovering: bool
+) -> None:
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(), "a", {7: ""})
     node.spawn(8, "/user.slice", group="mon_groups/oci-a")
@@ -968,13 +1073,20 @@ def test_undo_that_fails_after_the_command_could_not_be_started_is_said(
 
 
 @pytest.mark.parametrize("error", [OSError(5, "of the disk"), ValueError("a defect")])
-def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_no_failure_of_any_kind_stops_a_command(
+    node: Node, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     executed: list[str] = []
     run: Callable[..., object] = jobs.run  # which returns here
     monkeypatch.setattr(os, "umask", lambda _: 0)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(os, "execvp", lambda program, *_: executed.append(program))
-    for place, name in ((jobs, "RunDir"), (jobs, "Survey"), (jobs, "create_runtime"), (jobs, "_bring_in")):
+    for place, name in (
+        (jobs, "RunDir"),
+        (jobs, "Survey"),
+        (jobs, "create_runtime"),
+        (jobs, "_bring_in"),
+    ):
         monkeypatch.setattr(place, name, fails(error))
         run(node.options(), "a", ["/bin/sh"], {})
         with pytest.raises(type(error)):
@@ -983,7 +1095,9 @@ def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.
 
 
 def test_processes_that_have_nothing_to_do_with_the_one_that_joins_are_not_read(node: Node) -> None:
-    """It costs the same on a node with thousands; also if another one of the call cannot join, and all is undone."""
+    """It costs the same on a node with thousands;
+    also if another one of the call cannot join, and all is undone.
+    """
     node.spawn(3, "/user.slice")
     node.spawn(7, "/user.slice").parent = 3
     node.spawn(9, "/user.slice")
@@ -1010,13 +1124,17 @@ def test_processes_that_have_nothing_to_do_with_the_one_that_joins_are_not_read(
     assert node.groups().keys() == {"oci-web"}
     jobs.assign(node.context(), "a", {7: ""})
     assert node.groups()["oci-a"] == {7, 70}
-    assert not {int(path.split("/")[2]) for path in read if re.match("/proc/[0-9]", path)} & {*range(100, 110)}
+    assert not {int(path.split("/")[2]) for path in read if re.match("/proc/[0-9]", path)} & {
+        *range(100, 110)
+    }
 
 
 # --- release of processes
 
 
-def test_released_members_leave_alone_with_what_descends_from_them_and_the_last_one_ends_the_job(node: Node) -> None:
+def test_released_members_leave_alone_with_what_descends_from_them_and_the_last_one_ends_the_job(
+    node: Node,
+) -> None:
     for pid in (6, 7, 8):
         node.spawn(pid, "/user.slice")
     jobs.assign(node.context(), "a", {6: "", 7: "", 8: ""})
@@ -1041,7 +1159,9 @@ def test_release_of_a_child_names_no_member_and_changes_nothing(node: Node) -> N
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(), "a", {6: "", 7: ""})
     node.kernel.fork(7, 70)
-    with pytest.raises(HookError, match="process 70 descends from job-7-100, a member of the job a") as caught:
+    with pytest.raises(
+        HookError, match="process 70 descends from job-7-100, a member of the job a"
+    ) as caught:
         jobs.release(node.context(), "a", {6: "", 70: ""})
     assert (caught.value.reason, node.groups()) == (Reason.USAGE, {"oci-a": {6, 7, 70}})
 
@@ -1067,12 +1187,16 @@ def test_released_member_that_descends_from_another_one_is_refused_unless_that_l
     if 7 in pids:
         assert (problem, node.groups()) == ("", {"oci-a": {6}})
     else:
-        assert (f"process {pids[0]} descends from job-7-100" in problem) or (pids == [9] and "job-8-100" in problem)
+        assert (f"process {pids[0]} descends from job-7-100" in problem) or (
+            pids == [9] and "job-8-100" in problem
+        )
         assert (node.state("a"), node.groups()) == (state, groups)
     node.assert_settled()
 
 
-def test_dead_member_is_released_though_a_descendant_of_another_one_has_its_number(node: Node) -> None:
+def test_dead_member_is_released_though_a_descendant_of_another_one_has_its_number(
+    node: Node,
+) -> None:
     node.spawn(6, "/user.slice")
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(), "a", {6: "", 7: ""})
@@ -1103,7 +1227,13 @@ def test_release_of_a_process_forgets_that_it_failed_to_join(node: Node) -> None
     node.spawn(8, "/user.slice")
     jobs.assign(node.context(), "a", {7: ""})
     for pid in (8, 9):
-        record = {"version": 1, "container": f"job-{pid}-100", "stage": "assign", "reason": "no_rmids", "problem": "p"}
+        record = {
+            "version": 1,
+            "container": f"job-{pid}-100",
+            "stage": "assign",
+            "reason": "no_rmids",
+            "problem": "p",
+        }
         record |= {"key": "a", "kind": "job", "pid": pid, "starttime": 100}
         node.put(f"unmonitored/job-{pid}-100.json", json.dumps(record))
     assert jobs.release(node.context(), "a", {8: ""})
@@ -1119,5 +1249,8 @@ def test_without_another_process_the_command_runs_and_nothing_waits(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)
     monkeypatch.setattr(os, "fork", fails(errno.EAGAIN))
     assert wait.fork(Options()) is None
-    assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)) == before
+    assert (
+        signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        signal.getsignal(signal.SIGCHLD),
+    ) == before
     assert capfd.readouterr().err.count("nothing waits for the command") == 1

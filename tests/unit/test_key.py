@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""poststop, keys that linger, and the RMIDs that a start frees: what is on record and shown, and what is said.
+"""poststop, keys that linger, and the RMIDs that a start frees:
+what is on record and shown, and what is said.
 
 Beside other hooks, and with each of their system calls failing: tests.simulator.
 """
@@ -47,7 +48,9 @@ def linger(node: Node, name: str = ID, pid: int = 7, uid: str | None = UID) -> N
 def test_the_record_of_a_failure_goes_when_its_container_goes(
     node: Node, lives: bool, born: int, is_kept: bool
 ) -> None:
-    failure = Failure(container=ID, stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
+    failure = Failure(
+        container=ID, stage="createRuntime", reason="io", problem="p", pid=7, starttime=100
+    )
     node.context().run.write(Failure, ID, failure)
     if lives:
         node.spawn(7, born=born)
@@ -64,7 +67,9 @@ def test_a_container_whose_key_has_lost_its_record_goes_all_the_same(node: Node)
 
 def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(node: Node) -> None:
     """The simulator found it. A record that is damaged goes with the container."""
-    node.context().run.write(Failure, ID, Failure(container=ID, stage="createRuntime", reason="io", problem="p"))
+    node.context().run.write(
+        Failure, ID, Failure(container=ID, stage="createRuntime", reason="io", problem="p")
+    )
     refuse, real = fails(errno.EINVAL), system.read_file
 
     def read_others(path: str, *more: Any) -> str:  # noqa: ANN401  those of read_file
@@ -141,7 +146,11 @@ def test_a_key_lingers_and_comes_back(node: Node, uid: str | None) -> None:
     node.start(ID, 8, uid, **LINGER)
     state = node.state(key)
     assert node.groups() == {f"oci-{key}": {8}}
-    assert (state.lingering_since, state.lingering_until, state.groups[0].last) == (None, None, None)
+    assert (state.lingering_since, state.lingering_until, state.groups[0].last) == (
+        None,
+        None,
+        None,
+    )
     assert state.groups[0].begin == COUNTERS
 
 
@@ -153,7 +162,9 @@ OVER: dict[str, Callable[[Node], object]] = {
 
 
 @pytest.mark.parametrize("happens", OVER.values(), ids=OVER)
-def test_a_key_that_has_lingered_is_ended_and_what_it_used_stays(node: Node, happens: Callable[[Node], object]) -> None:
+def test_a_key_that_has_lingered_is_ended_and_what_it_used_stays(
+    node: Node, happens: Callable[[Node], object]
+) -> None:
     linger(node)
     assert node.verbs(options=LINGER) == []
     happens(node)
@@ -191,7 +202,9 @@ def test_key_that_has_lingered_ends_though_a_task_outlived_its_container(
     assert (GROUP in node.groups(), node.kernel.group_of(9)) == (False, RESCTRL)
 
 
-def test_key_that_comes_back_and_loses_its_poststop_keeps_what_outlived_its_containers(node: Node) -> None:
+def test_key_that_comes_back_and_loses_its_poststop_keeps_what_outlived_its_containers(
+    node: Node,
+) -> None:
     """Its former poststop says nothing of the next container."""
     for pid in (7, 8):
         node.start(ID, pid, **LINGER)
@@ -231,7 +244,9 @@ def test_end_with_a_task_that_outlived_its_container_is_finished_after_a_kill_at
     assert stop.at > 20
 
 
-def test_group_that_the_kernel_kept_at_the_last_poststop_goes_with_the_task_in_it(node: Node) -> None:
+def test_group_that_the_kernel_kept_at_the_last_poststop_goes_with_the_task_in_it(
+    node: Node,
+) -> None:
     node.start()
     node.kernel.fork(7, 9)
     node.machine.refusals["rmdir"] = [errno.EACCES]
@@ -239,7 +254,9 @@ def test_group_that_the_kernel_kept_at_the_last_poststop_goes_with_the_task_in_i
     assert (node.verbs(), node.groups()) == (["end", "forget"], {})
 
 
-@pytest.mark.parametrize("why", ["its pod's cgroup is gone", "another pid namespace", "another time namespace"])
+@pytest.mark.parametrize(
+    "why", ["its pod's cgroup is gone", "another pid namespace", "another time namespace"]
+)
 def test_what_does_not_linger(node: Node, why: str) -> None:
     if why == "another pid namespace":
         node.kernel.pid_namespace = "pid:[4026532201]"
@@ -262,7 +279,9 @@ def test_a_poststop_again_does_not_have_it_linger_longer(node: Node) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 60])
-def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(node: Node, seconds: int) -> None:
+def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(
+    node: Node, seconds: int
+) -> None:
     """Whether it has ended since it was looked at, or lingers."""
     node.start(linger=seconds)
     node.stop(ID, 7, linger=seconds)
@@ -277,7 +296,9 @@ def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(node: No
 # --- Reclaim: no RMID is free
 
 
-def start_without_rmid(node: Node, name: str = OTHER, pid: int = 20, uid: str | None = OTHER_UID) -> str | None:
+def start_without_rmid(
+    node: Node, name: str = OTHER, pid: int = 20, uid: str | None = OTHER_UID
+) -> str | None:
     """Why a container of another key does not get a group, where all RMIDs are in use."""
     node.kernel.rmids = len(node.kernel.groups) - 1
     began = node.kernel.now
@@ -291,7 +312,9 @@ def start_without_rmid(node: Node, name: str = OTHER, pid: int = 20, uid: str | 
 
 
 def fill(node: Node) -> None:
-    """A dead key, a live one, a dead one with a live task; two that linger; an orphan, and one with a task."""
+    """A dead key, a live one, a dead one with a live task; two that linger; an orphan,
+    and one with a task.
+    """
     for name, pid in (("dead", 10), ("live", 11), ("outlived", 15)):
         node.start(name, pid, None)
     for name, pid in (("first", 12), ("second", 13)):
@@ -336,7 +359,10 @@ def test_an_orphan_that_cannot_be_removed_is_skipped(node: Node) -> None:
 
 def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
     fill(node)
-    removed = {name: reclaim.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
+    removed = {
+        name: reclaim.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}")
+        for name in node.groups()
+    }
     assert [name for name, went in removed.items() if went] == ["oci-lost"]
     assert removed.keys() - node.groups().keys() == {"oci-lost"}
 
@@ -374,8 +400,13 @@ def test_one_start_frees_no_more_than_a_few(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("dead", "left"), [(["c7"], []), (["c1", "c7", "c8"], ["c7", "c8"])])
-def test_a_node_where_looking_takes_long_frees_one_all_the_same(node: Node, dead: list[str], left: list[str]) -> None:
-    """And no more than one, once the time is over. It took an emulated machine a second to look at 150 records."""
+def test_a_node_where_looking_takes_long_frees_one_all_the_same(
+    node: Node, dead: list[str], left: list[str]
+) -> None:
+    """And no more than one, once the time is over.
+
+    It took an emulated machine a second to look at 150 records.
+    """
     for number in range(9):
         node.start(f"c{number}", 10 + number, None)
     for name in dead:
@@ -393,8 +424,13 @@ def test_a_node_where_looking_takes_long_frees_one_all_the_same(node: Node, dead
 
 
 @pytest.mark.parametrize("has_freed", [True, False])
-def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(node: Node, has_freed: bool) -> None:
-    """The wait for it was over already, and what was freed was lost. Where nothing was, there is no need to wait."""
+def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(
+    node: Node, has_freed: bool
+) -> None:
+    """The wait for it was over already, and what was freed was lost.
+
+    Where nothing was, there is no need to wait.
+    """
     if has_freed:
         node.start()
         node.kernel.die(7)
@@ -436,14 +472,20 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node
     context = node.context()
     assert reclaim.reclaim(context, OTHER) is False
     assert [
-        (complaint.reason, "on the host" in (explain(complaint).hint or "")) for complaint in context.run.complaints
+        (complaint.reason, "on the host" in (explain(complaint).hint or ""))
+        for complaint in context.run.complaints
     ] == [("denied", True)]
     assert node.groups() == {GROUP: set()}
 
 
 def test_the_record_of_a_failure_is_removed_under_its_writers_lock(node: Node) -> None:
-    """The next life fails between the first look and the lock. Without the lock, reconcile removes the record."""
-    former = Failure(container=ID, stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
+    """The next life fails between the first look and the lock.
+
+    Without the lock, reconcile removes the record.
+    """
+    former = Failure(
+        container=ID, stage="createRuntime", reason="io", problem="p", pid=7, starttime=100
+    )
     node.context().run.write(Failure, ID, former)
     node.spawn(9)
     real = RunDir.lock
@@ -505,7 +547,9 @@ def test_a_group_that_a_failed_start_has_made_again_is_its_keys(node: Node, ling
     assert expect_refusal(lambda: node.start(ID, 8, **LINGER)).reason == Reason.DENIED
     assert (node.groups(), node.members()) == ({GROUP: set()}, {} if lingers else {OTHER: 7})
     assert (node.state().lingering_since is not None) == lingers
-    assert [group.before for group in node.state().groups] == [{ENERGY: "7" if lingers else "Unavailable"}]
+    assert [group.before for group in node.state().groups] == [
+        {ENERGY: "7" if lingers else "Unavailable"}
+    ]
     assert {*node.verbs()} == (set() if lingers else {"adopt"})
     assert node.groups() == {GROUP: set() if lingers else {7}}
 
@@ -524,7 +568,11 @@ def test_a_key_is_deserted_if_it_has_a_group_and_its_members_are_dead(node: Node
     node.kernel.die(7)
     state = node.state()
     assert reclaim.is_deserted(state)
-    changes: tuple[dict[str, Any], ...] = ({"completed_at": "now"}, {"recovering": True}, {"groups": []})
+    changes: tuple[dict[str, Any], ...] = (
+        {"completed_at": "now"},
+        {"recovering": True},
+        {"groups": []},
+    )
     for change in changes:
         assert not reclaim.is_deserted(replace(state, **change))
 

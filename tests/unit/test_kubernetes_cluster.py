@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the hook is taken off all nodes: the client of PyPI speaks to an API server of few words, with pods and Jobs."""
+"""How the hook is taken off all nodes: the client of PyPI speaks to an API server of few
+words, with pods and Jobs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def job(kind: str, **spec: object) -> Object:
     labels = {"component": kind}
     return {
         "metadata": {"name": f"hook-{kind}", "labels": labels},
-        "spec": {**spec, "template": {"metadata": {"labels": labels}, "spec": {"containers": [LIMITED]}}},
+        "spec": {
+            **spec,
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [LIMITED]}},
+        },
     }
 
 
@@ -47,15 +52,25 @@ PLAN = {
 
 
 def node_pod(node: str) -> Object:
-    statuses = [{"name": "install", "containerID": "cri-o://1"}, {"name": "reconcile", "containerID": "cri-o://2"}]
+    statuses = [
+        {"name": "install", "containerID": "cri-o://1"},
+        {"name": "reconcile", "containerID": "cri-o://2"},
+    ]
     metadata = {"labels": {"component": "node"}}
-    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"containerStatuses": statuses}}
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": node},
+        "status": {"containerStatuses": statuses},
+    }
 
 
 class Cluster:
-    """Nodes with the hook on them, and what happened, in order. `refuses`: a request that is answered by 403.
+    """Nodes with the hook on them, and what happened, in order.
 
-    Nothing happens at once: what is asked for is under way at the first look at it, and is done at the second.
+    `refuses`: a request that is answered by 403.
+
+    Nothing happens at once: what is asked for is under way at the first look at it,
+    and is done at the second.
     """
 
     def __init__(self, nodes: list[str]) -> None:
@@ -120,7 +135,9 @@ class Cluster:
         assert since[0] == "resctrl-mon.io/removed-at"
         assert float(since[1]) > 0
         assert body == {"spec": {"suspend": False}}
-        assert patched["spec"]["suspend"], "the annotations of the pods of a Job that has started cannot change"
+        assert patched["spec"]["suspend"], (
+            "the annotations of the pods of a Job that has started cannot change"
+        )
         patched["spec"]["suspend"] = False
         self.events.append(f"{component_of(patched)} starts on {node_of(patched)}")
         return 200, patched
@@ -160,9 +177,14 @@ class ApiHandler(BaseHTTPRequestHandler):
         self.send(*self.kube.answer(self.command, self.path, self.read_body()))
 
     def read_body(self) -> Any:  # noqa: ANN401  JSON
-        """The content of a request. It must have the token, and the content type that the API server asks for."""
+        """The content of a request.
+
+        It must have the token, and the content type that the API server asks for.
+        """
         assert self.headers["Authorization"] == TOKEN
-        assert (self.headers["Content-Type"] == "application/strategic-merge-patch+json") is (self.command == "PATCH")
+        assert (self.headers["Content-Type"] == "application/strategic-merge-patch+json") is (
+            self.command == "PATCH"
+        )
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
 
     def send(self, status: int, content: object) -> None:
@@ -184,7 +206,9 @@ TOKEN = "bearer secret"  # noqa: S105  of a server that is a test's
 
 def make_api(port: int) -> cluster.Api:
     """A client of the server at this port."""
-    return cluster.Api("ns", Configuration(host=f"http://127.0.0.1:{port}", api_key={"BearerToken": TOKEN}))
+    return cluster.Api(
+        "ns", Configuration(host=f"http://127.0.0.1:{port}", api_key={"BearerToken": TOKEN})
+    )
 
 
 @contextmanager
@@ -192,7 +216,9 @@ def serving(
     kube: object, handler: type[ApiHandler] = ApiHandler, context: ssl.SSLContext | None = None
 ) -> Iterator[int]:
     """An API server; its port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), {"kube": kube})) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Handler", (handler,), {"kube": kube})
+    ) as server:
         if context is not None:
             server.socket = context.wrap_socket(server.socket, server_side=True)
         server.daemon_threads = True
@@ -210,7 +236,9 @@ def api(kube: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Api]
         yield make_api(port)
 
 
-def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api, kube: Cluster) -> None:
+def test_each_step_is_over_on_all_nodes_before_the_next_begins(
+    api: cluster.Api, kube: Cluster
+) -> None:
     before = json.dumps(PLAN)
     cluster.run(api, PLAN)
     assert json.dumps(PLAN) == before
@@ -229,7 +257,9 @@ def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api,
     assert {path.split("/namespaces/")[1].split("/")[0] for path in kube.paths} == {"ns"}
 
 
-def test_jobs_that_an_earlier_removal_has_left_are_made_again(api: cluster.Api, kube: Cluster) -> None:
+def test_jobs_that_an_earlier_removal_has_left_are_made_again(
+    api: cluster.Api, kube: Cluster
+) -> None:
     """The release was installed again since: a Job that has succeeded would say nothing of it."""
     cluster.run(api, PLAN)
     kube.is_going, kube.pods, kube.events = False, [node_pod(name) for name in NODES], []
@@ -240,7 +270,9 @@ def test_jobs_that_an_earlier_removal_has_left_are_made_again(api: cluster.Api, 
 
 
 @pytest.mark.parametrize("request_", ["DELETE daemonsets", "PATCH jobs"])
-def test_after_a_failure_it_goes_on_with_all_nodes(api: cluster.Api, kube: Cluster, request_: str) -> None:
+def test_after_a_failure_it_goes_on_with_all_nodes(
+    api: cluster.Api, kube: Cluster, request_: str
+) -> None:
     """Also when the DaemonSet is gone, by whose pods the nodes were known."""
     kube.refuses = request_
     with pytest.raises(cluster.Failed, match=r"403 .*forbidden"):
@@ -271,11 +303,16 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_containers_of_the_daemonset_do_without_the_client_and_its_memory() -> None:
-    program = "import sys; sys.path[:0] = sys.argv[1:]; import node; sys.exit('kubernetes' in sys.modules)"
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:]; import node; sys.exit('kubernetes' in "
+        "sys.modules)"
+    )
     done = start([sys.executable, "-c", program, ROOT, ROOT / "packaging/kubernetes/image"])
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_image_has_the_client_that_is_tested_here() -> None:
-    requirements = (ROOT / "packaging/kubernetes/image/requirements.txt").read_text(encoding="utf-8")
+    requirements = (ROOT / "packaging/kubernetes/image/requirements.txt").read_text(
+        encoding="utf-8"
+    )
     assert f"\nkubernetes=={metadata.version('kubernetes')} \\\n    --hash=sha256:" in requirements

@@ -53,26 +53,39 @@ def at(path: str) -> Path:
 def files() -> list[str]:
     """Return the paths of all files in the two directories."""
     directories = (os.path.dirname(PROGRAM), HOOKS_DIR)
-    return sorted(f"{directory}/{name}" for directory in directories for name in os.listdir(at(directory)))
+    return sorted(
+        f"{directory}/{name}" for directory in directories for name in os.listdir(at(directory))
+    )
 
 
 def test_the_program_and_the_json_are_put_in_place_and_nothing_else(shipped: bytes) -> None:
     assert not node().is_installed()
-    assert node("--linger=5").install() == [f"write {at(path)}" for path in (OWNER, PROGRAM, JSON)], "the JSON is last"
+    assert node("--linger=5").install() == [
+        f"write {at(path)}" for path in (OWNER, PROGRAM, JSON)
+    ], "the JSON is last"
     assert files() == sorted([OWNER, PROGRAM, JSON])
     assert at(PROGRAM).read_bytes() == shipped
     assert at(OWNER).read_text() == f"chart\nshop/hook\n{HOOKS_DIR}\n"
-    assert {path: at(path).stat().st_mode & 0o7777 for path in files()} == {OWNER: 0o644, PROGRAM: 0o755, JSON: 0o644}
+    assert {path: at(path).stat().st_mode & 0o7777 for path in files()} == {
+        OWNER: 0o644,
+        PROGRAM: 0o755,
+        JSON: 0o644,
+    }
     file = hooksd.read_entry(str(at(JSON))).file
     assert file is not None
-    assert (file.hook.path, file.hook.args) == (PROGRAM, ["resctrl-mon-hook", "hook", OURS, "--linger=5"])
+    assert (file.hook.path, file.hook.args) == (
+        PROGRAM,
+        ["resctrl-mon-hook", "hook", OURS, "--linger=5"],
+    )
     assert node("--linger=5").is_installed()
     before = [at(path).stat().st_ino for path in files()]
     assert node("--linger=5").install() == [], "again, it changes nothing"
     assert [at(path).stat().st_ino for path in files()] == before
 
 
-def test_reconcile_gets_the_options_of_the_json_and_a_wrong_one_is_refused_before_each_container_complains() -> None:
+def test_reconcile_gets_the_options_of_the_json_and_a_wrong_one_is_refused_before_each_container_complains() -> (
+    None
+):
     assert node("--monitor=opt-in").options == [OURS, "--linger=600", "--monitor=opt-in"]
     assert node("--linger=5").options == [OURS, "--linger=5"]
     with pytest.raises(Refused, match="unknown option '--lingr'"):
@@ -84,7 +97,9 @@ def test_a_file_that_is_cut_or_changed_is_refused_and_nothing_changes(shipped: b
     before = [at(path).stat().st_ino for path in files()]
     for damaged in (shipped[:-1], shipped[: len(shipped) // 2], b"\x7fELG" + shipped[4:]):
         Path(host.SHIPPED).write_bytes(damaged)
-        with pytest.raises(Refused, match=f"{host.SHIPPED} is damaged.*; remedy: make the image again"):
+        with pytest.raises(
+            Refused, match=f"{host.SHIPPED} is damaged.*; remedy: make the image again"
+        ):
             node()
     assert [at(path).stat().st_ino for path in files()] == before
 
@@ -119,8 +134,12 @@ def test_a_program_that_does_not_run_is_refused_and_runtimes_start_what_they_did
 def test_a_program_in_place_that_does_not_run_gets_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
     node().install()
     at(JSON).unlink()
-    monkeypatch.setattr(host, "run_program", lambda words: Exit(None, "", f"cannot start: {words[0]}"))
-    with pytest.raises(Refused, match=f"{at(PROGRAM)} does not run: cannot start: {at(PROGRAM)}; remedy: "):
+    monkeypatch.setattr(
+        host, "run_program", lambda words: Exit(None, "", f"cannot start: {words[0]}")
+    )
+    with pytest.raises(
+        Refused, match=f"{at(PROGRAM)} does not run: cannot start: {at(PROGRAM)}; remedy: "
+    ):
         node().install()
     assert files() == sorted([OWNER, PROGRAM])
 
@@ -129,8 +148,15 @@ def test_a_program_in_place_that_does_not_run_gets_no_json(monkeypatch: pytest.M
 
 
 def test_files_of_others_are_left_alone() -> None:
-    """A package that is there already; a program without an owner; a package that was put over the chart's files."""
-    hook_file = {"version": "1.0.0", "hook": {"path": PROGRAM}, "when": {"always": True}, "stages": ["poststop"]}
+    """A package that is there already; a program without an owner;
+    a package that was put over the chart's files.
+    """
+    hook_file = {
+        "version": "1.0.0",
+        "hook": {"path": PROGRAM},
+        "when": {"always": True},
+        "stages": ["poststop"],
+    }
     at(JSON).write_text(json.dumps(hook_file))
     with pytest.raises(Refused, match="was installed by other means"):
         node().install()
@@ -173,16 +199,30 @@ def test_a_removal_leaves_a_stub_that_the_next_boot_removes(shipped: bytes) -> N
     assert files() == [OWNER, PROGRAM]
     assert node().remove_json() == []
     assert at(PROGRAM).read_bytes() == shipped
-    assert node().remove_program() == [f"stub {at(PROGRAM)}", f"write {at(BOOT)}", f"remove {at(OWNER)}"]
+    assert node().remove_program() == [
+        f"stub {at(PROGRAM)}",
+        f"write {at(BOOT)}",
+        f"remove {at(OWNER)}",
+    ]
     assert files() == [PROGRAM]
-    assert (at(PROGRAM).read_text(), at(PROGRAM).stat().st_mode & 0o7777) == ("#!/bin/true\n", 0o755)
+    assert (at(PROGRAM).read_text(), at(PROGRAM).stat().st_mode & 0o7777) == (
+        "#!/bin/true\n",
+        0o755,
+    )
     assert at(BOOT).read_text().splitlines() == [f"r! {PROGRAM}", f"r! {BOOT}"]
     assert node().remove_program() == []
-    assert node().install() == [f"write {at(OWNER)}", f"remove {at(BOOT)}", f"write {at(PROGRAM)}", f"write {at(JSON)}"]
+    assert node().install() == [
+        f"write {at(OWNER)}",
+        f"remove {at(BOOT)}",
+        f"write {at(PROGRAM)}",
+        f"write {at(JSON)}",
+    ]
     assert node().is_installed()
 
 
-def test_a_removal_ends_all_keys_and_tries_again_if_one_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_ends_all_keys_and_tries_again_if_one_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     answers = [Remains(["key k: busy"], []), Remains([], ["/x: cannot be read"])]
     monkeypatch.setattr(host, "end_all_keys", lambda _options: answers.pop(0))
     node().install()
@@ -198,11 +238,18 @@ def test_a_removal_ends_all_keys_and_tries_again_if_one_is_left(monkeypatch: pyt
 def test_a_release_that_moves_its_hooks_dir_is_refused_with_the_value_and_nothing_changes() -> None:
     of(A).install()
     before = files()
-    with pytest.raises(Refused, match=f"installed with hooksDir={HOOKS_DIR}: set that, or helm uninstall first"):
+    with pytest.raises(
+        Refused, match=f"installed with hooksDir={HOOKS_DIR}: set that, or helm uninstall first"
+    ):
         of(SAME).install()
-    with pytest.raises(Refused, match="the Helm release shop/hook has installed the hook: helm uninstall that first"):
+    with pytest.raises(
+        Refused,
+        match="the Helm release shop/hook has installed the hook: helm uninstall that first",
+    ):
         of(B).install()
-    with pytest.raises(Refused, match="if this release did that: set prefix=/usr, or helm uninstall first"):
+    with pytest.raises(
+        Refused, match="if this release did that: set prefix=/usr, or helm uninstall first"
+    ):
         host.Host("/usr/local", HOOKS_DIR, (), "shop/hook").install()
     assert files() == before
     assert of(A).is_installed()
@@ -229,8 +276,12 @@ STEPS: dict[str, tuple[tuple[str, str], str]] = {
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_container_names(seed: int) -> None:
-    """Containers take the program's path from each JSON that is there, and live to the end of the test."""
+def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_container_names(
+    seed: int,
+) -> None:
+    """Containers take the program's path from each JSON that is there,
+    and live to the end of the test.
+    """
     at(FAR).mkdir(parents=True)
     random = Random(seed)
     paths: set[str] = set()
@@ -244,7 +295,9 @@ def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_
         files = {item: hooksd.read_entry(str(json_of(item))).file for item in (A, SAME, B)}
         paths |= {file.hook.path for file in files.values() if file is not None}
         assert not [path for path in paths if not os.access(at(path), os.X_OK)], done
-        assert len({item[1] for item, file in files.items() if file is not None}) <= 1, f"two JSONs: {done}"
+        assert len({item[1] for item, file in files.items() if file is not None}) <= 1, (
+            f"two JSONs: {done}"
+        )
         if any(file is not None for file in files.values()) and verb == "install":
             assert not is_stub(str(at(PROGRAM))), done
         assert not (is_stub(str(at(PROGRAM))) and any(files.values())), done
@@ -256,20 +309,28 @@ def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_
     assert [json_of(item).exists() for item in (A, SAME, B)] == [False] * 3
 
 
-@pytest.mark.parametrize("file", ["10-resctrl-mon-hook-kubernetes.json", "10-resctrl-mon-hook-podman.json"])
+@pytest.mark.parametrize(
+    "file", ["10-resctrl-mon-hook-kubernetes.json", "10-resctrl-mon-hook-podman.json"]
+)
 def test_a_removal_leaves_another_owners_json_and_keys_in_the_same_hooks_dir(
     monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """As `install --prefix=/usr/local --force` puts it there, whose owner has no file beside the chart's program."""
+    """As `install --prefix=/usr/local --force` puts it there,
+    whose owner has no file beside the chart's program.
+    """
     node().install()
     other = "/usr/local/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
     theirs = at(f"{HOOKS_DIR}/{file}")
     theirs.write_text(at(JSON).read_text().replace(PROGRAM, other))
     if theirs == at(JSON):
-        assert node().remove_json() == [f"left: {theirs} calls {other}: it belongs to another installation"]
+        assert node().remove_json() == [
+            f"left: {theirs} calls {other}: it belongs to another installation"
+        ]
     else:
         assert node().remove_json() == [f"remove {at(JSON)}"]
-    monkeypatch.setattr(host, "end_all_keys", lambda _options: pytest.fail("they are of the other one's containers"))
+    monkeypatch.setattr(
+        host, "end_all_keys", lambda _options: pytest.fail("they are of the other one's containers")
+    )
     assert node().remove_program()[:2] == [
         f"left: all keys: {theirs} calls {other}: another installation",
         f"stub {at(PROGRAM)}",
@@ -284,7 +345,9 @@ def test_nothing_is_done_while_another_one_holds_the_lock_of_either_directory(
 ) -> None:
     of(A).install()
     inode = at(held).stat().st_ino
-    monkeypatch.setattr(system, "try_flock", lambda descriptor: os.fstat(descriptor).st_ino != inode)
+    monkeypatch.setattr(
+        system, "try_flock", lambda descriptor: os.fstat(descriptor).st_ino != inode
+    )
     for act in (of(A).install, of(A).remove_json, of(A).remove_program):
         with pytest.raises(Refused, match=f"another install or uninstall is running in {at(held)}"):
             act()

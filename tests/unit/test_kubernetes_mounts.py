@@ -22,9 +22,18 @@ def test_a_path_leads_to_the_directory_that_the_kernel_finds() -> None:
         ([ROOT, SYSTEMDS, "3 2 0:31 / /run rw - tmpfs tmpfs rw"], ("0:31", "/resctrl-mon-hook")),
         # A mount that another one of a directory above it has covered.
         ([ROOT, f"3 1 0:31 / {RUN} rw - tmpfs tmpfs rw", SYSTEMDS], ("0:30", "/resctrl-mon-hook")),
-        ([ROOT, f"3 1 0:30 /resctrl-mon-hook {RUN} rw - tmpfs tmpfs rw"], ("0:30", "/resctrl-mon-hook")),
-        ([ROOT, f"3 1 0:30 /resctrl-mon-hook//deleted {RUN} rw - x x rw"], ("0:30", "/resctrl-mon-hook//deleted")),
-        ([ROOT, "3 1 0:31 / /run/resctrl rw - x x rw", "4 1 0:32 / /runs rw - x x rw"], ("8:1", RUN)),
+        (
+            [ROOT, f"3 1 0:30 /resctrl-mon-hook {RUN} rw - tmpfs tmpfs rw"],
+            ("0:30", "/resctrl-mon-hook"),
+        ),
+        (
+            [ROOT, f"3 1 0:30 /resctrl-mon-hook//deleted {RUN} rw - x x rw"],
+            ("0:30", "/resctrl-mon-hook//deleted"),
+        ),
+        (
+            [ROOT, "3 1 0:31 / /run/resctrl rw - x x rw", "4 1 0:32 / /runs rw - x x rw"],
+            ("8:1", RUN),
+        ),
         (list[str](), None),
     ):
         assert mounts.locate("\n".join(lines), RUN) == expected

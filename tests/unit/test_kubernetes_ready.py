@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the chart's containers do their job, by their readiness probes, and what they do where there is none."""
+"""Whether the chart's containers do their job, by their readiness probes,
+and what they do where there is none.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def _node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_metrics_are_ready_if_the_endpoint_answers_well(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(answer: bytes) -> str | None:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            monkeypatch.setenv("METRICS", f"--listen=[127.0.0.1]:{server.getsockname()[1]} --created")
+            monkeypatch.setenv(
+                "METRICS", f"--listen=[127.0.0.1]:{server.getsockname()[1]} --created"
+            )
 
             def serve() -> None:
                 client, _ = server.accept()
@@ -83,7 +87,9 @@ def test_reconcile_watch_and_view_are_ready_by_their_records() -> None:
         file.unlink(missing_ok=True)
         if record is not None:
             now = time.time()
-            file.write_text(json.dumps({key: None if age is None else now + age for key, age in record.items()}))
+            file.write_text(
+                json.dumps({key: None if age is None else now + age for key, age in record.items()})
+            )
         answer = ready.find_problem(name, WORDS)
         assert (answer is None) if problem is None else (answer or "").startswith(problem)
 
@@ -105,11 +111,16 @@ def test_reconcile_is_not_ready_once_the_last_container_that_started_has_no_hook
         fs.create_file(ready.INSTALLED)
         os.utime(ready.INSTALLED, (installed, installed))
     containers = {name * 32: {"uid": f"pod-{name}"} for name in ("a1", "b2", "c3", "d4")}
-    fs.create_file(f"{RUN}/unhooked.json", contents=json.dumps({"containers": containers, "last_started_at": last}))
+    fs.create_file(
+        f"{RUN}/unhooked.json",
+        contents=json.dumps({"containers": containers, "last_started_at": last}),
+    )
     problem = ready.find_problem("reconcile", WORDS)
     assert (problem is None) is is_ready
     assert is_ready or "4 containers run without it" in str(problem)
-    assert is_ready or "UIDs pod-a1, pod-b2, pod-c3, ... (the log of reconcile has all)" in str(problem)
+    assert is_ready or "UIDs pod-a1, pod-b2, pod-c3, ... (the log of reconcile has all)" in str(
+        problem
+    )
     assert is_ready or "read hooksDir=/etc/hooks.d?" in str(problem)
 
 
@@ -134,7 +145,10 @@ def test_a_port_in_use_is_named_with_its_value(
         monkeypatch.setenv("METRICS", f"--listen=[127.0.0.1]:{port}")
         assert node.main(["metrics", "--prefix=/usr", "--hooks-dir=/x", "--release=a/b"]) == 1
     remedy = "remedy: write another one into the chart's values, from 1024 to 65535"
-    assert Path(node.MESSAGE).read_text() == f"metrics.port={port} is in use on this node, at 127.0.0.1; {remedy}"
+    assert (
+        Path(node.MESSAGE).read_text()
+        == f"metrics.port={port} is in use on this node, at 127.0.0.1; {remedy}"
+    )
 
 
 def test_a_failure_of_a_verb_is_left_as_a_sentence(
@@ -146,7 +160,10 @@ def test_a_failure_of_a_verb_is_left_as_a_sentence(
     fs.create_file(host.SHIPPED, contents=shipped)
     monkeypatch.setitem(node.VERBS, "uninstall", fail)
     assert node.main(["uninstall", "--prefix=/usr", "--hooks-dir=/x", "--release=a/b"]) == 1
-    problem = f"the run directory {RUN} is not ours alone: its owner is uid 7, its mode 0755; hint: run it as root; "
+    problem = (
+        f"the run directory {RUN} is not ours alone: its owner is uid 7, its mode 0755; hint: run "
+        "it as root; "
+    )
     assert Path(node.MESSAGE).read_text().startswith(problem)
 
 
@@ -158,7 +175,12 @@ def test_check_says_why_a_node_cannot_monitor_and_ends_well(
 ) -> None:
     fs.create_file(host.SHIPPED, contents=shipped)
     os.rmdir(f"{ready._RESCTRL}/mon_groups")
-    words = ["check", "--prefix=/usr", "--hooks-dir=/usr/share/containers/oci/hooks.d", "--release=a/b"]
+    words = [
+        "check",
+        "--prefix=/usr",
+        "--hooks-dir=/usr/share/containers/oci/hooks.d",
+        "--release=a/b",
+    ]
     assert node.main(words) == 0
     message = Path(node.MESSAGE).read_text()
     assert "the node's CPU or its kernel has no resctrl that monitors" in message

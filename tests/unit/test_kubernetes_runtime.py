@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the chart's image answers in the place of a runtime, by the files that runc and crun keep."""
+"""What the chart's image answers in the place of a runtime,
+by the files that runc and crun keep.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,12 @@ def as_runc(directory: Path, cgroup: dict[str, str]) -> None:
 def as_crun(directory: Path, cgroup: dict[str, str]) -> None:
     path = cgroup["path"] or ":".join(cgroup[name] for name in ("parent", "scope_prefix", "name"))
     secret = {"process": {"env": ["PASSWORD=x"]}}
-    (directory / "config.json").write_text(json.dumps({**secret, "annotations": NAMES, "linux": {"cgroupsPath": path}}))
-    (directory / "status").write_text(json.dumps({"pid": PID, "process-start-time": STARTTIME, "bundle": "/x"}))
+    (directory / "config.json").write_text(
+        json.dumps({**secret, "annotations": NAMES, "linux": {"cgroupsPath": path}})
+    )
+    (directory / "status").write_text(
+        json.dumps({"pid": PID, "process-start-time": STARTTIME, "bundle": "/x"})
+    )
 
 
 @pytest.fixture
@@ -67,10 +73,15 @@ def ask(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("keep", [as_runc, as_crun])
 @pytest.mark.parametrize(
-    ("cgroup", "place"), [(SYSTEMD, f":/{SLICE}/cri-containerd-{ID}.scope"), (CGROUPFS, f":/kubepods/pod{UID}/{ID}")]
+    ("cgroup", "place"),
+    [(SYSTEMD, f":/{SLICE}/cri-containerd-{ID}.scope"), (CGROUPFS, f":/kubepods/pod{UID}/{ID}")],
 )
 def test_the_answer_and_its_bundle_have_what_reconcile_reads(
-    directory: Path, capsys: pytest.CaptureFixture[str], keep: Keep, cgroup: dict[str, str], place: str
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    keep: Keep,
+    cgroup: dict[str, str],
+    place: str,
 ) -> None:
     keep(directory, cgroup)
     state = State.model_validate(ask(capsys))
@@ -89,8 +100,13 @@ def test_a_container_that_has_not_started_or_has_ended_is_not_running(
     (directory / "exec.fifo").touch()
     assert ask(capsys)["status"] == "created"
     (directory / "exec.fifo").unlink()
-    Path(f"/proc/{PID}/stat").write_text(Path(f"/proc/{PID}/stat").read_text().replace(str(STARTTIME), "1"))
-    assert {name: ask(capsys)[name] for name in ("status", "pid")} == {"status": "stopped", "pid": 0}
+    Path(f"/proc/{PID}/stat").write_text(
+        Path(f"/proc/{PID}/stat").read_text().replace(str(STARTTIME), "1")
+    )
+    assert {name: ask(capsys)[name] for name in ("status", "pid")} == {
+        "status": "stopped",
+        "pid": 0,
+    }
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"config": {"labels": null, "cgroups": null}}'])

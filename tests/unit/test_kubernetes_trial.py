@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `helm test` does and says: against an API server of few words whose nodes meter, or fail to in every way."""
+"""What `helm test` does and says: against an API server of few words whose nodes meter,
+or fail to in every way.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,18 @@ def daemon(node: str, check: str = SUPPORTED) -> Object:
         "status": {
             "podIP": "127.0.0.1",
             "conditions": [{"type": "Ready", "status": "True"}],
-            "initContainerStatuses": [{"name": "check", "ready": True, "state": {"terminated": {"message": check}}}],
+            "initContainerStatuses": [
+                {"name": "check", "ready": True, "state": {"terminated": {"message": check}}}
+            ],
         },
     }
 
 
 class TrialCluster:
-    """Nodes that meter; `ill`: what is wrong with them all. `pods`: those that were made, by name."""
+    """Nodes that meter; `ill`: what is wrong with them all.
+
+    `pods`: those that were made, by name.
+    """
 
     def __init__(self) -> None:
         self.daemons = [daemon("a"), daemon("b")]
@@ -86,9 +93,18 @@ class TrialCluster:
         assert pod.startswith("hook-"), pod
         if "show" in command:
             state = "live" if self.pods or "reconcile" in self.ill else "completed"
-            return (2, "") if "unhooked" in self.ill else (0, json.dumps({"state": state, "members": {CONTAINER: {}}}))
+            return (
+                (2, "")
+                if "unhooked" in self.ill
+                else (0, json.dumps({"state": state, "members": {CONTAINER: {}}}))
+            )
         if "ready.py" in command:
-            return 1, "reconcile has not ended a run" if "stopped" in self.ill else f"{UNCALLED}: 1 containers"
+            return (
+                1,
+                "reconcile has not ended a run"
+                if "stopped" in self.ill
+                else f"{UNCALLED}: 1 containers",
+            )
         if "list" in command:
             failure = {"container": CONTAINER, "reason": "no_rmids", "problem": "no RMID is left"}
             return 0, json.dumps({"unmonitored": [failure] if "no_rmids" in self.ill else []})
@@ -109,23 +125,32 @@ class TrialHandler(ApiHandler):
             return self.send(200, self.kube.measure())
         if url.path.endswith("/namespaces/ns/events"):
             (selector,) = parse_qs(url.query)["fieldSelector"]
-            assert selector == "involvedObject.kind=DaemonSet,involvedObject.name=hook,reason=FailedCreate"
+            assert (
+                selector
+                == "involvedObject.kind=DaemonSet,involvedObject.name=hook,reason=FailedCreate"
+            )
             return self.send(200, {"items": self.kube.events})
         name = url.path.partition("/namespaces/ns/pods")[2].strip("/")
         if name.endswith("/exec"):
             assert self.headers["Authorization"] == TOKEN
             return self.execute(name.removesuffix("/exec"), parse_qs(url.query))
-        return self.send(*getattr(self.kube, f"{self.command.lower()}_pods")(name, self.read_body()))
+        return self.send(
+            *getattr(self.kube, f"{self.command.lower()}_pods")(name, self.read_body())
+        )
 
     def execute(self, pod: str, query: dict[str, list[str]]) -> None:
         if self.kube.get_pods(pod, None)[0] != 200:
             return self.send(404, "")
-        key = hashlib.sha1(self.headers["Sec-WebSocket-Key"].encode() + ACCEPTED, usedforsecurity=False)
+        key = hashlib.sha1(
+            self.headers["Sec-WebSocket-Key"].encode() + ACCEPTED, usedforsecurity=False
+        )
         self.send_response(101)
         self.send_header("Upgrade", "websocket")
         self.send_header("Connection", "Upgrade")
         self.send_header("Sec-WebSocket-Accept", b64encode(key.digest()).decode())
-        self.send_header("Sec-WebSocket-Protocol", self.headers["Sec-WebSocket-Protocol"].split(",")[0])
+        self.send_header(
+            "Sec-WebSocket-Protocol", self.headers["Sec-WebSocket-Protocol"].split(",")[0]
+        )
         self.end_headers()
         self.frame(1, b"")  # as the API server begins
         if query["container"] == ["load"]:
@@ -159,10 +184,25 @@ def kube() -> TrialCluster:
 
 @pytest.fixture
 def plan() -> Object:
-    pod = {"metadata": {"name": "hook-tested", "annotations": {}}, "spec": {"containers": [{"name": "load"}]}}
+    pod = {
+        "metadata": {"name": "hook-tested", "annotations": {}},
+        "spec": {"containers": [{"name": "load"}]},
+    }
     options = ["--resctrl-root=/r", "--linger=600"]
-    names = {"namespace": "ns", "daemonset": "hook", "selector": "component=node", "hooksDir": "/hooks.d"}
-    return {**names, "everyNode": True, "watch": True, "metrics": True, "options": options, "pod": pod}
+    names = {
+        "namespace": "ns",
+        "daemonset": "hook",
+        "selector": "component=node",
+        "hooksDir": "/hooks.d",
+    }
+    return {
+        **names,
+        "everyNode": True,
+        "watch": True,
+        "metrics": True,
+        "options": options,
+        "pod": pod,
+    }
 
 
 @pytest.fixture
@@ -177,12 +217,17 @@ def test_every_node_is_tried_and_nothing_is_left(
 ) -> None:
     trial.run(api, plan, "hook-test")
     lines = capsys.readouterr().out.splitlines()
-    said = f"meters: {UID} was a member, resctrl_mon_core_energy_joules_total grew, exec was charged, at once"
+    said = (
+        f"meters: {UID} was a member, resctrl_mon_core_energy_joules_total grew, exec was "
+        "charged, at once"
+    )
     assert lines[:2] == [f"{name}: {said}, and it was completed" for name in "ab"]
     assert lines[2:] == ["nodes that meter: 2 of 2 tried"]
     assert [pod["spec"]["nodeName"] for pod in kube.made] in (["a", "b"], ["b", "a"])
     assert kube.pods == {}
-    assert [pod["metadata"]["ownerReferences"] for pod in [*kube.made, *kube.patched]] == [[OWNER]] * 3
+    assert [pod["metadata"]["ownerReferences"] for pod in [*kube.made, *kube.patched]] == [
+        [OWNER]
+    ] * 3
 
 
 def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(
@@ -195,7 +240,11 @@ def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(
 
 @pytest.mark.parametrize("ill", [set(), {"stopped"}], ids=["calls none", "stopped"])
 def test_a_node_whose_probe_saw_no_hook_called_is_tried_and_another_one_that_is_not_ready_fails(
-    api: cluster.Api, kube: TrialCluster, plan: Object, monkeypatch: pytest.MonkeyPatch, ill: set[str]
+    api: cluster.Api,
+    kube: TrialCluster,
+    plan: Object,
+    monkeypatch: pytest.MonkeyPatch,
+    ill: set[str],
 ) -> None:
     kube.ill, kube.daemons = ill, kube.daemons[:1]
     probe = {"exec": {"command": ["ready.py"]}}
@@ -212,7 +261,8 @@ def test_a_node_whose_probe_saw_no_hook_called_is_tried_and_another_one_that_is_
 
 
 NEVER = (
-    "nothing is monitored and nothing is recorded: no hook was called for a container. Does the runtime read hooksDir="
+    "nothing is monitored and nothing is recorded: no hook was called for a container. Does the "
+    "runtime read hooksDir="
 )
 
 
@@ -220,12 +270,20 @@ NEVER = (
     ("ill", "patience", "said"),
     [
         ({"unhooked"}, "MEMBER", NEVER),
-        ({"unhooked", "no_rmids"}, "MEMBER", "a container is not monitored: no_rmids: no RMID is left"),
+        (
+            {"unhooked", "no_rmids"},
+            "MEMBER",
+            "a container is not monitored: no_rmids: no RMID is left",
+        ),
         ({"metrics"}, "MEMBER", f"metrics have no series with the uid {UID}"),
         ({"counter"}, "GROWTH", f"no counter of {UID} grew within 0 s"),
         ({"watch"}, "AT_ONCE", "a process of exec is not in its pod's group within 0 s"),
         ({"reconcile"}, "COMPLETION", f"its key {UID} is not completed 0 s after the pod"),
-        ({"image"}, "START", "a pod does not start on the node: {'waiting': {'reason': 'ErrImagePull'}}"),
+        (
+            {"image"},
+            "START",
+            "a pod does not start on the node: {'waiting': {'reason': 'ErrImagePull'}}",
+        ),
     ],
     ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else None,
 )
@@ -267,9 +325,14 @@ def test_a_daemonset_without_a_pod_is_explained_by_its_last_event(
 ) -> None:
     """As in a namespace of Pod Security `baseline`, or with a quota on the priority class."""
     kube.daemons = []
-    with pytest.raises(cluster.Failed, match="the DaemonSet has no pod: does its nodeSelector leave out all nodes"):
+    with pytest.raises(
+        cluster.Failed, match="the DaemonSet has no pod: does its nodeSelector leave out all nodes"
+    ):
         trial.run(api, plan, "hook-test")
-    refused = 'Error creating: pods "hook-x" is forbidden: violates PodSecurity "baseline:latest": host namespaces'
+    refused = (
+        'Error creating: pods "hook-x" is forbidden: violates PodSecurity "baseline:latest": host '
+        "namespaces"
+    )
     kube.events = [
         {"message": refused + "\n" + "x" * 9999, "lastTimestamp": "2026-11-29T10:00:01Z"},
         {"message": "a quota", "lastTimestamp": None, "eventTime": "2026-11-29T10:00:00.000000Z"},
@@ -281,7 +344,9 @@ def test_a_daemonset_without_a_pod_is_explained_by_its_last_event(
     assert link in anchors(page("docs/troubleshooting.md"))
 
 
-def test_filters_of_the_hook_are_met_or_named(api: cluster.Api, kube: TrialCluster, plan: Object) -> None:
+def test_filters_of_the_hook_are_met_or_named(
+    api: cluster.Api, kube: TrialCluster, plan: Object
+) -> None:
     plan["options"] = ["--annotation=meter=yes", "--namespace=ns", "--monitor=opt-in"]
     trial.run(api, {**plan, "everyNode": False}, "hook-test")
     assert kube.made[0]["metadata"]["annotations"] == {"meter": "yes"}
@@ -304,7 +369,10 @@ def test_an_exec_that_is_refused_or_starts_nothing_or_does_not_end_has_failed(
     with pytest.raises(cluster.Failed, match="exec in hook-a reconcile: no such file"):
         api.execute("hook-a", "reconcile", ["true"])
     kube.ill = {"connection"}
-    with pytest.raises(cluster.Failed, match="exec in hook-a reconcile: the connection ended before the command did"):
+    with pytest.raises(
+        cluster.Failed,
+        match="exec in hook-a reconcile: the connection ended before the command did",
+    ):
         api.execute("hook-a", "reconcile", ["true"])
     kube.pods = {"pod": {"spec": {"nodeName": "a"}}}
     monkeypatch.setattr(cluster, "_PATIENCE", 0.01)
@@ -312,7 +380,16 @@ def test_an_exec_that_is_refused_or_starts_nothing_or_does_not_end_has_failed(
         api.execute("pod", "load", ["sleep"])
 
 
-CERTIFICATE = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+CERTIFICATE = [
+    "openssl",
+    "req",
+    "-x509",
+    "-newkey",
+    "ec",
+    "-pkeyopt",
+    "ec_paramgen_curve:prime256v1",
+    "-nodes",
+]
 CERTIFICATE += ["-subj", "/CN=kubernetes", "-addext", "subjectAltName=IP:127.0.0.1"]
 CERTIFICATE += ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
 
@@ -323,10 +400,14 @@ def test_a_pod_has_the_token_and_the_authority_of_its_cluster_and_only_there(
 ) -> None:
     token, authority, key = (tmp_path / name for name in ("token", "ca.crt", "key"))
     token.write_text("secret")
-    subprocess.run([*CERTIFICATE, "-keyout", key, "-out", authority], check=True, capture_output=True)
+    subprocess.run(
+        [*CERTIFICATE, "-keyout", key, "-out", authority], check=True, capture_output=True
+    )
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
-    with pytest.raises(cluster.Failed, match="cannot reach the API server: Service host/port is not set"):
+    with pytest.raises(
+        cluster.Failed, match="cannot reach the API server: Service host/port is not set"
+    ):
         cluster.connect("ns")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority, key)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers: the core, which a container's start may run, and the tools in packages above it; and who opens files."""
+"""The layers: the core, which a container's start may run, and the tools in packages above it;
+and who opens files.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,32 @@ import hook
 
 HOOK = Path(hook.__file__).parent
 TREES = {
-    path.relative_to(HOOK).with_suffix("").as_posix().removesuffix("/__init__"): ast.parse(path.read_text("utf-8"))
+    path.relative_to(HOOK).with_suffix("").as_posix().removesuffix("/__init__"): ast.parse(
+        path.read_text("utf-8")
+    )
     for path in sorted(HOOK.rglob("*.py"))
 }
 PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
 """In the order of hook's docstring: each imports only those before it."""
-PYDANTIC = {"models", "node/models"}  # the .pyz has modules with `_compiled` behind their names instead
+# The .pyz has modules with `_compiled` behind their names instead.
+PYDANTIC = {"models", "node/models"}
 TOOLS = {name for name in TREES if name.split("/")[0] in PACKAGES}
 CORE = TREES.keys() - TOOLS - {"__init__", "__main__"}
-BUILTIN = {"_json", "_signal", "_socket", "errno", "fcntl", "marshal", "posix", "select", "sys", "time"}
-"""All that the core imports beside itself: modules of CPython that are built into the static one."""
+BUILTIN = {
+    "_json",
+    "_signal",
+    "_socket",
+    "errno",
+    "fcntl",
+    "marshal",
+    "posix",
+    "select",
+    "sys",
+    "time",
+}
+"""All that the core imports beside itself:
+modules of CPython that are built into the static one.
+"""
 LAZY = {
     "rare": "only to wait, to write a line of history, or after a failure",
     "inventory": "only if the kernel refuses a group, or to look for groups",
@@ -36,7 +54,9 @@ LAZY = {
     "damage": "only if something is in the way of a record, or it is unreadable",
     "conmon": "only for Podman's containers",
     "labels": "only if a key gets other names",
-    "counters": "only if a group was replaced or joins another: 2.5 % of Python's start, with `line`",
+    "counters": (
+        "only if a group was replaced or joins another: 2.5 % of Python's start, with `line`"
+    ),
     "line": "only if a key ends that has a history",
     "ending": "as `line`",
     "unmonitored": "only if the record of a failure goes",
@@ -44,29 +64,54 @@ LAZY = {
 """The modules of the core that neither a usual start nor a usual end imports, and why."""
 STAGES = {"create": {"create", "life"}, "poststop": {"key", "life_end", "poststop"}}
 """Those that only a createRuntime, and only a poststop imports."""
-PURE = {"counters", "errors", "formats", "identity", "labels", "life", "life_end", "life_turns", "line"}
+PURE = {
+    "counters",
+    "errors",
+    "formats",
+    "identity",
+    "labels",
+    "life",
+    "life_end",
+    "life_turns",
+    "line",
+}
 PURE |= {"models", "names", "validation"}
-"""The pure layer of the core: from a record, and what was read, to the next record. It neither reads nor writes."""
+"""The pure layer of the core: from a record, and what was read, to the next record.
+
+It neither reads nor writes.
+"""
 LOOKING = {name for name in TOOLS if name.split("/")[0] in ("show", "doctor", "cli")}
 
 
 def imported(node: ast.AST) -> set[str]:
-    """The modules that a statement imports: those of hook/ as in TREES, others by their first name."""
+    """The modules that a statement imports: those of hook/ as in TREES,
+    others by their first name.
+    """
     if isinstance(node, ast.Import):
         names = {alias.name for alias in node.names}
     elif isinstance(node, ast.ImportFrom):
         inner = {f"{node.module}.{alias.name}" for alias in node.names}
-        names = {name for name in inner if name.removeprefix("hook.").replace(".", "/") in TREES} or {node.module or ""}
+        names = {
+            name for name in inner if name.removeprefix("hook.").replace(".", "/") in TREES
+        } or {node.module or ""}
     else:
         return set()
-    ours = {name.removeprefix("hook.").replace(".", "/") for name in names if name.startswith("hook.")}
+    ours = {
+        name.removeprefix("hook.").replace(".", "/") for name in names if name.startswith("hook.")
+    }
     return ours | {name.partition(".")[0] for name in names if not name.startswith("hook.")}
 
 
 def running(node: ast.AST, *, lazily: bool) -> Iterator[ast.AST]:
-    """The statements that run, without what is for type checkers; `lazily`: those in functions as well."""
+    """The statements that run, without what is for type checkers; `lazily`:
+    those in functions as well.
+    """
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+        if (
+            isinstance(child, ast.If)
+            and isinstance(child.test, ast.Name)
+            and child.test.id == "TYPE_CHECKING"
+        ):
             continue
         if lazily or not isinstance(child, ast.FunctionDef):
             yield child
@@ -74,13 +119,18 @@ def running(node: ast.AST, *, lazily: bool) -> Iterator[ast.AST]:
 
 
 EAGER = {
-    name: {module for node in running(tree, lazily=False) for module in imported(node)} for name, tree in TREES.items()
+    name: {module for node in running(tree, lazily=False) for module in imported(node)}
+    for name, tree in TREES.items()
 }
 EVER = {
-    name: {module for node in running(tree, lazily=True) for module in imported(node)} for name, tree in TREES.items()
+    name: {module for node in running(tree, lazily=True) for module in imported(node)}
+    for name, tree in TREES.items()
 }
 """The modules that each module imports: when it is imported, and at any time."""
-NAMED = {name: {module for node in ast.walk(tree) for module in imported(node)} for name, tree in TREES.items()}
+NAMED = {
+    name: {module for node in ast.walk(tree) for module in imported(node)}
+    for name, tree in TREES.items()
+}
 """The modules that each module imports at any time, or for type checkers."""
 
 
@@ -95,9 +145,13 @@ def test_docstring_of_hook_lists_every_package_and_each_module_says_what_it_is_f
 
 
 def test_core_imports_builtin_modules_and_no_tool() -> None:
-    offenders = {name: EVER[name] - CORE - BUILTIN - {"__future__", "hook"} for name in CORE - PYDANTIC}
+    offenders = {
+        name: EVER[name] - CORE - BUILTIN - {"__future__", "hook"} for name in CORE - PYDANTIC
+    }
     assert {name: modules for name, modules in offenders.items() if modules} == {}
-    assert BUILTIN - {"_json", "_socket", "fcntl", "select"} <= {*sys.builtin_module_names}, "these four may be shared"
+    assert BUILTIN - {"_json", "_socket", "fcntl", "select"} <= {*sys.builtin_module_names}, (
+        "these four may be shared"
+    )
 
 
 def test_no_import_leads_back_up_at_any_time_or_for_type_checkers() -> None:
@@ -108,21 +162,31 @@ def test_no_import_leads_back_up_at_any_time_or_for_type_checkers() -> None:
 def test_pure_layer_imports_only_itself_and_reads_no_clock() -> None:
     assert {name: modules for name in PURE if (modules := NAMED[name] & TREES.keys() - PURE)} == {}
     assert set().union(*(EVER[name] & BUILTIN for name in PURE)) == {"_json", "sys", "time"}
-    nodes = {ast.unparse(node) for node in ast.walk(TREES["formats"]) if isinstance(node, ast.Attribute)}
+    nodes = {
+        ast.unparse(node) for node in ast.walk(TREES["formats"]) if isinstance(node, ast.Attribute)
+    }
     assert {node for node in nodes if node.startswith("time.")} == {"time.strftime", "time.gmtime"}
 
 
 TRANSITIONS = ("life", "life_end", "life_turns")
-FUNCTIONS = [(name, node) for name, tree in TREES.items() for node in tree.body if isinstance(node, ast.FunctionDef)]
+FUNCTIONS = [
+    (name, node)
+    for name, tree in TREES.items()
+    for node in tree.body
+    if isinstance(node, ast.FunctionDef)
+]
 
 
 def test_a_call_says_whether_it_only_makes_a_record_or_writes() -> None:
-    """What holds a key's lock is called like no transition, and a transition is called by its module."""
+    """What holds a key's lock is called like no transition,
+    and a transition is called by its module.
+    """
     pure = {function.name for module, function in FUNCTIONS if module in TRANSITIONS}
     locked = {
         function.name.strip("_")
         for module, function in FUNCTIONS
-        if module not in PURE and "locked" in {argument.arg.strip("_") for argument in function.args.args}
+        if module not in PURE
+        and "locked" in {argument.arg.strip("_") for argument in function.args.args}
     }
     assert {"settle", "enter", "remove_members"} <= locked
     assert pure & locked == set()
@@ -130,7 +194,8 @@ def test_a_call_says_whether_it_only_makes_a_record_or_writes() -> None:
         alias.name
         for module in TREES.keys() - PURE
         for node in ast.walk(TREES[module])
-        if isinstance(node, ast.ImportFrom) and (node.module or "").removeprefix("hook.") in TRANSITIONS
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").removeprefix("hook.") in TRANSITIONS
         for alias in node.names
     }
     assert bare & pure == set()
@@ -161,7 +226,9 @@ def test_packages_import_only_the_core_and_packages_before_them() -> None:
     for name in TOOLS:
         before = PACKAGES[: PACKAGES.index(name.split("/")[0]) + 1]
         strangers = {
-            module for module in EVER[name] & TREES.keys() if module not in CORE and module.split("/")[0] not in before
+            module
+            for module in EVER[name] & TREES.keys()
+            if module not in CORE and module.split("/")[0] not in before
         }
         offenders[name] = strangers - {"__init__"}
     assert {name: modules for name, modules in offenders.items() if modules} == {}
@@ -171,7 +238,11 @@ def test_system_calls_are_made_in_one_module_and_only_the_models_know_pydantic()
     assert users("posix", "fcntl") == {"system"}
     assert users("time") == {"formats", "system"}  # the former formats times, and reads no clock
     assert users("os", "stat", "pathlib", "subprocess", "shutil") <= TOOLS
-    assert set().union(*EVER.values()) - sys.stdlib_module_names - TREES.keys() <= {"hook", "pydantic", "pydantic_core"}
+    assert set().union(*EVER.values()) - sys.stdlib_module_names - TREES.keys() <= {
+        "hook",
+        "pydantic",
+        "pydantic_core",
+    }
     assert users("pydantic", "pydantic_core") == PYDANTIC
 
 
@@ -181,25 +252,68 @@ OF_TESTS = {"test_verb", "faults_verb", "_say_what_is_built_first"}
 
 def test_what_is_built_takes_nothing_from_the_tests() -> None:
     paths = [path for top in (HOOK, HOOK.parent / "packaging") for path in top.rglob("*.py")]
-    trees: dict[str, ast.AST] = {str(path.relative_to(HOOK.parent)): ast.parse(path.read_text()) for path in paths}
+    trees: dict[str, ast.AST] = {
+        str(path.relative_to(HOOK.parent)): ast.parse(path.read_text()) for path in paths
+    }
     parts = ast.parse((HOOK.parent / "build.py").read_text("utf-8")).body
-    trees |= {part.name if isinstance(part, ast.FunctionDef) else f"build.py:{part.lineno}": part for part in parts}
-    importing = {name for name, tree in trees.items() for node in ast.walk(tree) if "tests" in imported(node)}
+    trees |= {
+        part.name if isinstance(part, ast.FunctionDef) else f"build.py:{part.lineno}": part
+        for part in parts
+    }
+    importing = {
+        name for name, tree in trees.items() for node in ast.walk(tree) if "tests" in imported(node)
+    }
     assert importing == OF_TESTS
 
 
 def test_people_who_look_take_no_lock() -> None:
-    assert {name for name in LOOKING if EVER[name] & {"store", "create", "poststop", "key"}} == set()
+    assert {
+        name for name in LOOKING if EVER[name] & {"store", "create", "poststop", "key"}
+    } == set()
 
 
-# --- Only two modules open, list and match files: `system` for the program's records, `files` for all others
+# --- Only two modules open, list and match files: `system` for the program's records, `files` for
+# all others
 
 IMAGE = HOOK.parent / "packaging/kubernetes/image"
-SOURCES = {**TREES, **{f"image/{name}": ast.parse((IMAGE / f"{name}.py").read_text()) for name in ("host", "node")}}
-OPENERS = {"open", "listdir", "scandir", "walk", "fwalk", "glob", "iglob", "rglob", "iterdir", "read_bytes"}
-OPENERS |= {"read_text", "ZipFile", "is_zipfile", "TarFile", "FileIO", "NamedTemporaryFile", "TemporaryFile"}
+SOURCES = {
+    **TREES,
+    **{f"image/{name}": ast.parse((IMAGE / f"{name}.py").read_text()) for name in ("host", "node")},
+}
+OPENERS = {
+    "open",
+    "listdir",
+    "scandir",
+    "walk",
+    "fwalk",
+    "glob",
+    "iglob",
+    "rglob",
+    "iterdir",
+    "read_bytes",
+}
+OPENERS |= {
+    "read_text",
+    "ZipFile",
+    "is_zipfile",
+    "TarFile",
+    "FileIO",
+    "NamedTemporaryFile",
+    "TemporaryFile",
+}
 OPENERS |= {"mkstemp", "mmap"}
-MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tokenize", "tomllib", "gzip", "tarfile"}
+MODULES = {
+    "glob",
+    "pathlib",
+    "shutil",
+    "linecache",
+    "fileinput",
+    "codecs",
+    "tokenize",
+    "tomllib",
+    "gzip",
+    "tarfile",
+}
 ELSEWHERE = {
     "node/lines": {"gzip"},  # of a descriptor that came through the door
     "reconcile/rotate": {"gzip"},
@@ -208,9 +322,17 @@ ELSEWHERE = {
     "node/programs": {"shutil"},  # finds programs
     "image/node": {"listdir", "pathlib", "shutil"},  # what is written in its own pod
 }
-OWN = {f"system.{name}" for name in ("read_file", "read_counter", "list_directory", "open_directory")}
+OWN = {
+    f"system.{name}" for name in ("read_file", "read_counter", "list_directory", "open_directory")
+}
 """`system` opens these files without a check of their kind: the program or the kernel made them."""
-OF_THE_KERNEL = {"doctor/checks", "jobs/wait", "node/processes", "reconcile/survey", "show/snapshot"}
+OF_THE_KERNEL = {
+    "doctor/checks",
+    "jobs/wait",
+    "node/processes",
+    "reconcile/survey",
+    "show/snapshot",
+}
 """The tools that read resctrl's info, cgroups and mon_groups, or which files they have open."""
 
 
@@ -222,11 +344,17 @@ def opened_by(module: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             yield from {(node.module or "").partition(".")[0]} & MODULES
             yield from (
-                {alias.name for alias in node.names} & OPENERS if not (node.module or "").startswith("hook") else ()
+                {alias.name for alias in node.names} & OPENERS
+                if not (node.module or "").startswith("hook")
+                else ()
             )
         elif isinstance(node, ast.Name) and node.id == "open":
             yield "open"
-        elif isinstance(node, ast.Attribute) and node.attr in OPENERS and ast.unparse(node.value) != "files":
+        elif (
+            isinstance(node, ast.Attribute)
+            and node.attr in OPENERS
+            and ast.unparse(node.value) != "files"
+        ):
             yield node.attr
 
 
@@ -238,7 +366,9 @@ def test_only_the_doors_open_files_and_each_exception_is_needed() -> None:
 def test_tools_do_not_read_files_of_others_as_our_own() -> None:
     """But the one that reads the program's records."""
     names = {
-        module: {ast.unparse(node) for node in ast.walk(TREES[module]) if isinstance(node, ast.Attribute)}
+        module: {
+            ast.unparse(node) for node in ast.walk(TREES[module]) if isinstance(node, ast.Attribute)
+        }
         for module in TOOLS - {"node/records"}
     }
     assert {module for module, names in names.items() if names & OWN} == OF_THE_KERNEL
@@ -246,13 +376,22 @@ def test_tools_do_not_read_files_of_others_as_our_own() -> None:
 
 OF_PROCESSES = {
     *("stat", "status", "task", "cgroup", "cpu_resctrl_groups", "ns"),
-    "cmdline",  # the hook reads the words of the parent of its own parent, if that has the hook's namespaces: conmon's
+    # The hook reads the words of the parent of its own parent, if that has the hook's namespaces:
+    # conmon's.
+    "cmdline",
 }
-"""The files of /proc/PID that are read: no name or environment of a process, and nothing below its root."""
+"""The files of /proc/PID that are read: no name or environment of a process,
+and nothing below its root.
+"""
 
 
 def test_of_a_process_nothing_is_read_that_its_author_decides() -> None:
-    texts = [path.read_text("utf-8") for path in (*HOOK.rglob("*.py"), IMAGE / "host.py", IMAGE / "node.py")]
-    assert {name for text in texts for name in re.findall(r"/proc/\{[^}]*\}/(\w+)", text)} == OF_PROCESSES
+    texts = [
+        path.read_text("utf-8")
+        for path in (*HOOK.rglob("*.py"), IMAGE / "host.py", IMAGE / "node.py")
+    ]
+    assert {
+        name for text in texts for name in re.findall(r"/proc/\{[^}]*\}/(\w+)", text)
+    } == OF_PROCESSES
     assert sum(text.count("}/cmdline") for text in texts) == 1
     assert not [text for text in texts if re.search(r"[\"']/proc/[\"'] *\+", text)]

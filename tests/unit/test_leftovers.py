@@ -14,7 +14,9 @@ from tests.support import leftovers
 
 @contextmanager
 def sleeper(mark: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has this mark in its environment, once that can be read: a moment after exec."""
+    """A process that has this mark in its environment, once that can be read:
+    a moment after exec.
+    """
     with subprocess.Popen(["sleep", "1000"], env={leftovers.MARK: mark}) as process:
         try:
             while not Path(f"/proc/{process.pid}/environ").read_bytes():
@@ -31,7 +33,11 @@ def test_what_a_run_leaves_is_named_until_it_is_gone_and_nothing_of_other_runs(
     cgroups = tmp_path / "sys/fs/cgroup"
     places = tmp_path / "run", tmp_path / "run/runc"
     for run in ("ours-1", "another-1"):
-        for made in (cgroups / f"rmh-{run}-7/crio-1.scope", places[0] / f"rmh-{run}-file", places[1] / run):
+        for made in (
+            cgroups / f"rmh-{run}-7/crio-1.scope",
+            places[0] / f"rmh-{run}-file",
+            places[1] / run,
+        ):
             made.mkdir(parents=True)
         (places[1] / run / "state.json").write_text(f'{{"bundle": "/tmp/rmh-{run}-x/bundle"}}')
     monkeypatch.setenv(leftovers.MARK, "ours-1")

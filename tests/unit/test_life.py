@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transitions of a key's life, in any order, with what else happens to its groups in between."""
+"""The transitions of a key's life, in any order,
+with what else happens to its groups in between.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,41 @@ class LifeStep(NamedTuple):
 
 
 STEPS = (
-    *("join", "use", "leave", "drop", "linger", "complete", "refuse", "wipe", "remount", "take", "retire", "fail"),
+    *(
+        "join",
+        "use",
+        "leave",
+        "drop",
+        "linger",
+        "complete",
+        "refuse",
+        "wipe",
+        "remount",
+        "take",
+        "retire",
+        "fail",
+    ),
     "forget",
 )
-OFTEN = ("join", "use", "join", "use", "join", "use", "complete", "retire", "refuse", "retire_and_refuse", "fail")
+OFTEN = (
+    "join",
+    "use",
+    "join",
+    "use",
+    "join",
+    "use",
+    "complete",
+    "retire",
+    "refuse",
+    "retire_and_refuse",
+    "fail",
+)
 steps = st.builds(
-    LifeStep, st.sampled_from(OFTEN + STEPS), st.sampled_from(NAMES), st.sampled_from(PATHS), st.integers(1, 1000)
+    LifeStep,
+    st.sampled_from(OFTEN + STEPS),
+    st.sampled_from(NAMES),
+    st.sampled_from(PATHS),
+    st.integers(1, 1000),
 )
 
 
@@ -88,8 +119,16 @@ class LifeOfKey:
         """Carry out a transition, as `key.settle` does."""
         before = self.state
         removed = [group.path for group in life_end.list_removed(before, after)]
-        open_before = {group.path for group in before.groups} if before and before.completed_at is None else set()
-        open_after = {group.path for group in after.groups} if after and after.completed_at is None else set()
+        open_before = (
+            {group.path for group in before.groups}
+            if before and before.completed_at is None
+            else set()
+        )
+        open_after = (
+            {group.path for group in after.groups}
+            if after and after.completed_at is None
+            else set()
+        )
         assert {*removed} == open_before - open_after, "what leaves the record is what goes"
         if after is not None:
             assert self.known(after) >= self.known(before), "use never falls"
@@ -99,7 +138,10 @@ class LifeOfKey:
             return  # its record stays as it was, for reconcile
         if after is not None and {*removed} & {*refused}:
             assert before is not None
-            known, after = self.known(after), life_end.reopen(after, before, {*removed} & {*refused})
+            known, after = (
+                self.known(after),
+                life_end.reopen(after, before, {*removed} & {*refused}),
+            )
             assert {*removed} & {*refused} <= {group.path for group in after.groups}
             self.state = after
             assert self.known(after) >= known
@@ -119,9 +161,12 @@ class LifeOfKey:
 
     def join(self, step: LifeStep, *, is_readable: bool = True) -> None:
         group = life.find_group(
-            self.state, MonGroup(path=step.path, ctrl_group="/" if "gold" not in step.path else "gold")
+            self.state,
+            MonGroup(path=step.path, ctrl_group="/" if "gold" not in step.path else "gold"),
         )
-        container: Any = SimpleNamespace(id=step.name, pod=SimpleNamespace(namespace=None, name=None))
+        container: Any = SimpleNamespace(
+            id=step.name, pod=SimpleNamespace(namespace=None, name=None)
+        )
         container.job_labels = {}
         container.history_file = self.files[formats.format_utc(self.clock)] = FILES[step.amount % 2]
         member = Member(pid=7, starttime=1, group=group.path)
@@ -167,11 +212,15 @@ class LifeOfKey:
         if self._is_open() and not self.state.members:  # type: ignore[union-attr]
             self.settle(life_end.linger(self.state, self.finals(), self.clock, step.amount))  # type: ignore[arg-type]
 
-    def complete(self, _step: LifeStep, refused: Collection[str] = (), held: Collection[str] = ()) -> None:
+    def complete(
+        self, _step: LifeStep, refused: Collection[str] = (), held: Collection[str] = ()
+    ) -> None:
         """The key ends, with the members that are left."""
         if self.state is not None and self.state.completed_at is None:
             state = life_end.leave(self.state, self.state.members, stops=True)
-            self.settle(life_end.complete(state, self.finals(), held, self.clock, self.clock), refused)
+            self.settle(
+                life_end.complete(state, self.finals(), held, self.clock, self.clock), refused
+            )
 
     def refuse(self, step: LifeStep) -> None:
         self.complete(step, refused=self.directories.keys() & {step.path})
@@ -209,8 +258,14 @@ class LifeOfKey:
         container: Any = SimpleNamespace(id=name, pid=7, is_member=lambda _: False)
         after = life_end.restore(before, self.state, container, step.path, ())
         if before is not None and after is not None:
-            assert (after.members, after.completed_at, after.left) == (before.members, before.completed_at, before.left)
-        self.settle(after, refused=self.directories.keys() & {step.path} if step.amount % 3 == 0 else ())
+            assert (after.members, after.completed_at, after.left) == (
+                before.members,
+                before.completed_at,
+                before.left,
+            )
+        self.settle(
+            after, refused=self.directories.keys() & {step.path} if step.amount % 3 == 0 else ()
+        )
 
     def forget(self, _step: LifeStep) -> None:
         if self.state is not None and self.state.completed_at is not None:
@@ -225,10 +280,13 @@ class LifeOfKey:
 
 @examples(500)
 @given(st.lists(steps, min_size=8, max_size=30))
-def test_use_never_falls_and_is_in_one_line_and_each_record_has_a_way_out(happens: list[LifeStep]) -> None:
+def test_use_never_falls_and_is_in_one_line_and_each_record_has_a_way_out(
+    happens: list[LifeStep],
+) -> None:
     key = LifeOfKey()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system, "posix", None)  # a transition makes no system call, and reads no clock
+        # A transition makes no system call, and reads no clock.
+        patch.setattr(system, "posix", None)
         patch.setattr(system, "boottime", None)
         patch.setattr(system, "unix_time", None)
         for step in happens:

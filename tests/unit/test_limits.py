@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time limits of commands: what ends one, in any system call, and with the programs that it runs."""
+"""The time limits of commands: what ends one, in any system call,
+and with the programs that it runs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).resolve().parents[2]
 ENDING = (signal.SIGTERM, signal.SIGINT)
 SOON, NEVER = 0.05, 300.0  # seconds; a test whose command is not ended fails after NEVER
-LIMITS = {name: verb.limit for name, verb in VERBS.items() if verb.limit is not None and verb.limit.seconds < 1e9}
+LIMITS = {
+    name: verb.limit
+    for name, verb in VERBS.items()
+    if verb.limit is not None and verb.limit.seconds < 1e9
+}
 
 
 @pytest.fixture
@@ -53,13 +59,20 @@ def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
 
 def look_at_handlers() -> tuple[object, ...]:
     """What a command must leave as it was."""
-    return (*(signal.getsignal(number) for number in (*ENDING, signal.SIGALRM)), signal.getitimer(signal.ITIMER_REAL))
+    return (
+        *(signal.getsignal(number) for number in (*ENDING, signal.SIGALRM)),
+        signal.getitimer(signal.ITIMER_REAL),
+    )
 
 
-def test_a_read_that_blocks_is_ended_when_the_time_is_over(block: Callable[[], int], capfd: Capture) -> None:
+def test_a_read_that_blocks_is_ended_when_the_time_is_over(
+    block: Callable[[], int], capfd: Capture
+) -> None:
     before = look_at_handlers()
     assert run(block, SOON) == 2
-    assert capfd.readouterr().err == "resctrl-mon-hook: metrics: ended after 0 s: it is not complete\n"
+    assert (
+        capfd.readouterr().err == "resctrl-mon-hook: metrics: ended after 0 s: it is not complete\n"
+    )
     assert run(lambda: 5) == 5
     assert look_at_handlers() == before
 
@@ -123,7 +136,9 @@ def run_after_a_lock(path: Path, block: Callable[[], int]) -> int:
         return run(command, 3 * SOON)
 
 
-def test_a_wait_for_a_lock_leaves_the_limit_as_it_was(tmp_path: Path, block: Callable[[], int]) -> None:
+def test_a_wait_for_a_lock_leaves_the_limit_as_it_was(
+    tmp_path: Path, block: Callable[[], int]
+) -> None:
     assert run_after_a_lock(tmp_path / "lock", block) == 2
 
 
@@ -163,11 +178,15 @@ def test_the_time_before_a_command_began_to_work_counts(monkeypatch: pytest.Monk
     monkeypatch.setattr(cli, "_add_options_of_files", read)
     monkeypatch.setitem(VERBS, "reconcile", VERBS["reconcile"]._replace(run=command))
     assert [cli.main(["reconcile"], began) for began in (1000.0, 0.0)] == [1, 1]
-    assert now[0] == 1000.0 + 60.0 + 40.0, "the second one, which began late, is ended at its first tick"
+    assert now[0] == 1000.0 + 60.0 + 40.0, (
+        "the second one, which began late, is ended at its first tick"
+    )
 
 
 def test_a_command_that_drops_its_end_is_killed() -> None:
-    """As code does whose exceptions Python drops: of a finalizer, a callback of a weak reference."""
+    """As code does whose exceptions Python drops: of a finalizer,
+    a callback of a weak reference.
+    """
     code = """if True:
         import threading
         from hook import system
@@ -182,7 +201,9 @@ def test_a_command_that_drops_its_end_is_killed() -> None:
             threading.Event().wait()
     """
     pipe = subprocess.PIPE
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=pipe, text=True, check=False, timeout=NEVER)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=pipe, text=True, check=False, timeout=NEVER
+    )
     assert (ended.returncode, ended.stdout) == (-signal.SIGALRM, "dropped\n")
 
 
@@ -197,7 +218,9 @@ def test_a_timer_that_goes_off_as_a_wait_for_a_lock_begins_is_not_lost(
 # --- Which commands, and what they say
 
 
-def test_a_command_that_no_person_may_watch_has_a_limit(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+def test_a_command_that_no_person_may_watch_has_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
     def command(*_arguments: object) -> int:
         raise Ended("by SIGTERM")
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled models against the pydantic ones: the same documents accepted, the same values, the same first error."""
+"""The compiled models against the pydantic ones: the same documents accepted, the same values,
+the same first error.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def as_module(*classes: type[BaseModel]) -> ModuleType:
     everything = {"names": names, "Model": models.Model, **{cls.__name__: cls for cls in classes}}
     for cls in classes:
         cls.__module__ = "made_up"
-    module.__dict__.update(everything, __all__=[*(cls.__name__ for cls in classes), "ValidationError"])
+    module.__dict__.update(
+        everything, __all__=[*(cls.__name__ for cls in classes), "ValidationError"]
+    )
     return module
 
 
@@ -65,7 +69,10 @@ def forms(model: type[BaseModel]) -> tuple[ModuleType, ModuleType]:
 
 
 def outcome(form: Any, name: str, document: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    """What a form makes of a document. The dump is compared as text: 1, 1.0 and True differ, and NaN equals NaN."""
+    """What a form makes of a document.
+
+    The dump is compared as text: 1, 1.0 and True differ, and NaN equals NaN.
+    """
     try:
         got = getattr(form, name).model_validate(document)
     except (models.ValidationError, validation.ValidationError) as error:
@@ -77,7 +84,9 @@ def outcome(form: Any, name: str, document: Any) -> tuple[Any, ...]:  # noqa: AN
 def find_difference(one: Any, other: Any, name: str, document: Any) -> str:  # noqa: ANN401
     """Return how the results of both forms differ; empty if they agree."""
     ours, theirs = outcome(other, name, document), outcome(one, name, document)
-    return "" if ours == theirs else f"{name}: compiled {ours!a}, pydantic {theirs!a}, of {document!a}"
+    return (
+        "" if ours == theirs else f"{name}: compiled {ours!a}, pydantic {theirs!a}, of {document!a}"
+    )
 
 
 # --- The models of the hook
@@ -90,7 +99,9 @@ def test_each_strange_value_in_each_place_is_judged_alike(model: type[BaseModel]
 
 
 @each_model
-def test_valid_documents_are_accepted_alike_and_a_dump_reads_back_as_the_same_value(model: type[BaseModel]) -> None:
+def test_valid_documents_are_accepted_alike_and_a_dump_reads_back_as_the_same_value(
+    model: type[BaseModel],
+) -> None:
     @examples(40, HealthCheck.data_too_large)
     @given(strategies.valid(model))
     def run(document: Any) -> None:  # noqa: ANN401
@@ -110,8 +121,14 @@ def test_valid_documents_are_accepted_alike_and_a_dump_reads_back_as_the_same_va
 
 
 def test_substitutions_go_beyond_each_bound() -> None:
-    documents = [document for document in strategies.substitutions(models.State) if isinstance(document, dict)]
-    assert {0, -1, 2**31 - 1, 2**31} <= {document["pid"] for document in documents if type(document.get("pid")) is int}
+    documents = [
+        document
+        for document in strategies.substitutions(models.State)
+        if isinstance(document, dict)
+    ]
+    assert {0, -1, 2**31 - 1, 2**31} <= {
+        document["pid"] for document in documents if type(document.get("pid")) is int
+    }
 
 
 # --- What else both forms do
@@ -140,13 +157,17 @@ def test_the_input_is_neither_kept_nor_changed(form: Any) -> None:  # noqa: ANN4
 
 def test_fields_of_a_later_version_are_ignored(form: Any) -> None:  # noqa: ANN401
     known = {"key": "web", "kind": "container"}
-    assert form.KeyState.model_validate({**known, "colour": "blue"}) == form.KeyState.model_validate(known)
+    assert form.KeyState.model_validate(
+        {**known, "colour": "blue"}
+    ) == form.KeyState.model_validate(known)
 
 
 def test_mutable_defaults_are_fresh(form: Any) -> None:  # noqa: ANN401
     one, other = ((form.Options(), form.KeyState(key="a", kind="pod")) for _ in range(2))
     for mine, theirs in zip(one, other):
-        mutable = [name for name in mine.model_dump() if isinstance(getattr(mine, name), (list, dict))]
+        mutable = [
+            name for name in mine.model_dump() if isinstance(getattr(mine, name), (list, dict))
+        ]
         assert len(mutable) >= 2
         assert not [name for name in mutable if getattr(mine, name) is getattr(theirs, name)]
 
@@ -185,7 +206,9 @@ def test_an_error_tells_an_operator_what_and_where(form: Any) -> None:  # noqa: 
 def test_the_committed_text_is_not_stale(source: ModuleType) -> None:
     compiled = Path(BOTH[source].__file__ or "")
     assert compiled == ROOT / pyz.COMPILED[str(Path(source.__file__ or "").relative_to(ROOT))]
-    assert compiled.read_text(encoding="utf-8") == compile_models(source), "run: python3 build.py compile"
+    assert compiled.read_text(encoding="utf-8") == compile_models(source), (
+        "run: python3 build.py compile"
+    )
 
 
 def test_the_schema_of_a_line_is_that_of_its_model() -> None:
@@ -198,7 +221,10 @@ def test_the_schema_of_a_line_is_that_of_its_model() -> None:
     ("fields", "place"),
     [
         ({}, None),
-        ({"begin": None, "seconds": None, "labels": {}, "unknown": ["core_energy"], "later": 1}, None),
+        (
+            {"begin": None, "seconds": None, "labels": {}, "unknown": ["core_energy"], "later": 1},
+            None,
+        ),
         ({"end": None}, ["end"]),
         ({"use": {"core_energy": -1}}, ["use", "core_energy"]),
         ({"labels": {"user": 1}}, ["labels", "user"]),
@@ -206,19 +232,36 @@ def test_the_schema_of_a_line_is_that_of_its_model() -> None:
         ({"version": 2}, ["version"]),
     ],
 )
-def test_the_schema_of_a_line_accepts_what_the_model_does(fields: dict[str, Any], place: list[object] | None) -> None:
+def test_the_schema_of_a_line_accepts_what_the_model_does(
+    fields: dict[str, Any], place: list[object] | None
+) -> None:
     line = lines.make(1, "db", **fields)
     schema = json.loads((ROOT / pyz.SCHEMA).read_text(encoding="ascii"))
-    paths = [list(error.absolute_path) for error in jsonschema.Draft202012Validator(schema).iter_errors(line)]
+    paths = [
+        list(error.absolute_path)
+        for error in jsonschema.Draft202012Validator(schema).iter_errors(line)
+    ]
     assert paths == ([place] if place is not None else [])
     assert (outcome(node_models, "Job", line)[0] == "accepted") == (place is None)
 
 
 def test_callers_use_nothing_of_pydantics_models_that_the_compiled_ones_lack() -> None:
     """Their types are pydantic's to mypy."""
-    callers = [path for path in COMPILED.parent.rglob("*.py") if str(path.relative_to(ROOT)) not in pyz.COMPILED]
-    used = {name for path in callers for name in re.findall(r"\.(model_\w+)", path.read_text(encoding="utf-8"))}
-    assert not [name for name in used if not (hasattr(validation.Form, name) or hasattr(validation.Model, name))]
+    callers = [
+        path
+        for path in COMPILED.parent.rglob("*.py")
+        if str(path.relative_to(ROOT)) not in pyz.COMPILED
+    ]
+    used = {
+        name
+        for path in callers
+        for name in re.findall(r"\.(model_\w+)", path.read_text(encoding="utf-8"))
+    }
+    assert not [
+        name
+        for name in used
+        if not (hasattr(validation.Form, name) or hasattr(validation.Model, name))
+    ]
     assert used
 
 
@@ -260,7 +303,9 @@ FIELDS_REFUSED: list[tuple[Any, Any, str]] = [
 def test_fields_that_the_compiler_does_not_know_are_refused_by_name() -> None:
     for annotation, default, words in FIELDS_REFUSED:
         fields: dict[str, Any] = {"field": (annotation, default)}
-        with pytest.raises(BuildError, match=f"M.field.*{re.escape(words.removeprefix('M.field'))}"):
+        with pytest.raises(
+            BuildError, match=f"M.field.*{re.escape(words.removeprefix('M.field'))}"
+        ):
             compile_models(as_module(create_model("M", __base__=models.Model, **fields)))
 
 
@@ -273,7 +318,10 @@ def test_what_a_schema_does_not_show_is_refused_too() -> None:
     for model, said in (
         (make_model(double=method), "M.double: something that is no field"),
         (make_model(double=computed_field(method)), "M.double: something that is no field"),
-        (make_model(model_post_init=lambda *_: None), "M.model_post_init: something that is no field"),
+        (
+            make_model(model_post_init=lambda *_: None),
+            "M.model_post_init: something that is no field",
+        ),
         (make_model(model_config=ConfigDict(strict=False)), "M: model_config"),
         (Child, "Child: a base other than Model"),
         (Endless, "one that holds itself"),

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A mover of a container's threads on a simulated machine: counted in looks, on a clock that the test moves."""
+"""A mover of a container's threads on a simulated machine: counted in looks,
+on a clock that the test moves.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,11 @@ LOOK = 0.0001  # seconds
 
 
 class Chain:
-    """A container that is in its group, and a program in it that is not: it lives as a chain of forks.
+    """A container that is in its group, and a program in it that is not:
+    it lives as a chain of forks.
 
-    `ends_early`: how many links end between a look and what follows it. `looks`: how often the cgroup was read.
-    `slept`: the pauses; `during`: done in the next one, once.
+    `ends_early`: how many links end between a look and what follows it. `looks`: how often the
+    cgroup was read. `slept`: the pauses; `during`: done in the next one, once.
     """
 
     def __init__(self, node: Node) -> None:
@@ -80,7 +83,9 @@ class Chain:
         finish([mover])
         return mover
 
-    def new_mover(self, read: Callable[[], set[int]] | None = None, late: LateCpu | None = None) -> Mover:
+    def new_mover(
+        self, read: Callable[[], set[int]] | None = None, late: LateCpu | None = None
+    ) -> Mover:
         """Make a mover that has not looked yet."""
         count_late = partial((late or LateCpu()).count_thread, UID, 0.0)
         context, place = self.node.context(), Place(UID, ID, self.node.member())
@@ -106,11 +111,16 @@ def test_chain_of_forks_is_moved_in_by_the_first_look_that_is_quick_enough(chain
     assert chain.groups() == {INIT, chain.link}, "what it forks later is in the group by itself"
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["in the pause after it", "after the last look"])
+@pytest.mark.parametrize(
+    "is_late", [False, True], ids=["in the pause after it", "after the last look"]
+)
 def test_child_of_a_fork_that_began_before_the_move_is_moved_by_the_look_that_shows_it(
     chain: Chain, *, is_late: bool
 ) -> None:
-    """The kernel gives a child its groups long before it shows it. What this look does not show is the next one's."""
+    """The kernel gives a child its groups long before it shows it.
+
+    What this look does not show is the next one's.
+    """
 
     def fork_now() -> None:
         chain.fork(1000, 1001)
@@ -127,7 +137,9 @@ def test_child_of_a_fork_that_began_before_the_move_is_moved_by_the_look_that_sh
     assert chain.groups() == {INIT, 1000, 1001}
 
 
-def test_after_the_last_move_it_looks_once_more_and_where_nothing_is_outside_once(chain: Chain) -> None:
+def test_after_the_last_move_it_looks_once_more_and_where_nothing_is_outside_once(
+    chain: Chain,
+) -> None:
     assert chain.mover().moved == 1
     assert (chain.slept, chain.looks) == ([0.001], 2)
     assert chain.mover().moved == 0
@@ -154,7 +166,9 @@ def test_a_container_that_its_cgroup_freezes_is_called_frozen(
     texts = {"/sys/fs/cgroup/freezer/x/freezer.state": state}
     monkeypatch.setattr(system, "cgroups", {INIT: [line]}.get)
     monkeypatch.setattr(system, "find_directory", lambda path: f"{path}/freezer.state" in texts)
-    monkeypatch.setattr("hook.node.files.read_text", lambda path, _limit: texts[path] or fails(errno.EIO)())
+    monkeypatch.setattr(
+        "hook.node.files.read_text", lambda path, _limit: texts[path] or fails(errno.EIO)()
+    )
     assert explain(mover.problem or OSError()).hint.startswith(hint)
 
 
@@ -165,7 +179,9 @@ def test_movers_are_stepped_in_turn_for_what_is_left_of_each_ones_time_and_one_t
     movers = {}
     for pid in (1001, 1002, 1003):
         chain.node.spawn(pid)
-        movers[pid] = chain.new_mover(partial(read_slowly, chain, {pid, 99} if pid == 1001 else {pid}))
+        movers[pid] = chain.new_mover(
+            partial(read_slowly, chain, {pid, 99} if pid == 1001 else {pid})
+        )
         assert not movers[pid].step()
     movers[1003]._source = Source(fails(errno.EIO))
     began = chain.kernel.now
@@ -182,7 +198,9 @@ def read_slowly(chain: Chain, tids: set[int]) -> set[int]:
     return tids
 
 
-def test_mover_that_waits_for_its_last_look_does_not_slow_down_one_with_threads_outside(chain: Chain) -> None:
+def test_mover_that_waits_for_its_last_look_does_not_slow_down_one_with_threads_outside(
+    chain: Chain,
+) -> None:
     """A pause would let a chain go on."""
     chain.node.spawn(2000)
     waiting = chain.new_mover(lambda: {2000})
@@ -199,7 +217,9 @@ def test_mover_that_waits_for_its_last_look_does_not_slow_down_one_with_threads_
 def test_threads_that_are_inside_are_known_by_one_read_of_the_group(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked one after the other, the last of many would have ended before its turn, and would count as outside."""
+    """Asked one after the other, the last of many would have ended before its turn,
+    and would count as outside.
+    """
     for number in range(20):
         chain.fork(INIT, 2000 + number)
     asked: list[int] = []
@@ -265,7 +285,9 @@ def test_what_another_tool_takes_while_it_is_chased_stays_there_on_a_kernel_that
 
 
 @pytest.mark.parametrize("error", [5, 13])
-def test_nothing_is_moved_where_the_tasks_of_other_tools_cannot_be_read(chain: Chain, error: int) -> None:
+def test_nothing_is_moved_where_the_tasks_of_other_tools_cannot_be_read(
+    chain: Chain, error: int
+) -> None:
     chain.kernel.shows_groups = False
     theirs = chain.node.make_group("theirs")
     chain.kernel.move(1000, theirs)
@@ -307,7 +329,9 @@ def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:
 
 
 def take_over(chain: Chain, pid: int) -> Callable[[], None]:
-    """The thread 1000 ends, and the process of another container, whose init is `pid`, takes its number."""
+    """The thread 1000 ends, and the process of another container,
+    whose init is `pid`, takes its number.
+    """
 
     def act() -> None:
         chain.kernel.die(1000)
@@ -316,7 +340,9 @@ def take_over(chain: Chain, pid: int) -> Callable[[], None]:
     return act
 
 
-def test_a_number_that_another_containers_thread_has_taken_since_the_look_is_not_moved(chain: Chain) -> None:
+def test_a_number_that_another_containers_thread_has_taken_since_the_look_is_not_moved(
+    chain: Chain,
+) -> None:
     chain.node.start(OTHER, 8, OTHER_UID)
     chain.node.machine.changes.clear()
 
@@ -336,13 +362,18 @@ def test_a_number_that_another_containers_thread_has_taken_since_the_look_is_not
 def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_out_again(
     chain: Chain, is_shown: bool, ends_early: bool
 ) -> None:
-    """The next run brings it into the group of its own container. The former thread may have ended before the look."""
+    """The next run brings it into the group of its own container.
+
+    The former thread may have ended before the look.
+    """
     chain.node.start(OTHER, 8, OTHER_UID)
     chain.kernel.shows_groups = is_shown
     chain.node.machine.before_put = take_over(chain, 8)
     if ends_early:
         chain.kernel.die(1000)
-    mover = chain.mover(lambda: {INIT, 1000} if chain.node.machine.before_put is not None else {INIT})
+    mover = chain.mover(
+        lambda: {INIT, 1000} if chain.node.machine.before_put is not None else {INIT}
+    )
     assert mover.moved == 0
     assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8}}
     assert chain.kernel.group_of(1000) == RESCTRL
@@ -367,7 +398,9 @@ def test_a_thread_that_comes_back_in_the_same_run_is_counted_once(chain: Chain) 
         chain.kernel.put(RESCTRL, b"1000")
 
 
-def test_late_cpu_time_is_in_the_key_and_in_the_sum_and_a_busy_key_is_added_at_the_next_save(chain: Chain) -> None:
+def test_late_cpu_time_is_in_the_key_and_in_the_sum_and_a_busy_key_is_added_at_the_next_save(
+    chain: Chain,
+) -> None:
     late, context, busy = LateCpu(), chain.node.context(), chain.node.context().run
     for seconds in (1.5, 0.25):
         late.count(UID, seconds)
@@ -379,4 +412,8 @@ def test_late_cpu_time_is_in_the_key_and_in_the_sum_and_a_busy_key_is_added_at_t
         late.save(context)
     assert chain.node.state().late_cpu == 1.75
     late.save(context)
-    assert (chain.node.state().late_cpu, chain.node.reconciled().late_cpu, late.by_key) == (2.75, 4.75, {})
+    assert (chain.node.state().late_cpu, chain.node.reconciled().late_cpu, late.by_key) == (
+        2.75,
+        4.75,
+        {},
+    )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may become a key, a group's name or a part of a path: nothing that leaves the directory it is put in."""
+"""What may become a key, a group's name or a part of a path:
+nothing that leaves the directory it is put in.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook import names
-from hook.names import check_component, check_container_id, check_label, check_member, check_mon_group
+from hook.names import (
+    check_component,
+    check_container_id,
+    check_label,
+    check_member,
+    check_mon_group,
+)
 
 Rule = Callable[[str], str]
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -26,37 +34,80 @@ ACCEPTED: list[tuple[Rule, str]] = [
     *((names.check_file, text) for text in ("", "/a", "/var/log/a/b.jsonl")),
     *((check_label, text) for text in ("a", "_", "_a", "Z9_", "a" * 64, "a__b")),
     *((names.check_label_value, text) for text in (" ", "a=b,c", 'J\u00f6rg "x"\\', "a" * 128)),
-    *((check_mon_group, f"{text}/mon_groups/x") for text in ("", "/sys/fs/resctrl", "/sys/fs/resctrl/gold")),
+    *(
+        (check_mon_group, f"{text}/mon_groups/x")
+        for text in ("", "/sys/fs/resctrl", "/sys/fs/resctrl/gold")
+    ),
     *((check_member, text) for text in ("c1", "c1@7-100")),
 ]
 
 REFUSED: list[tuple[Rule, str]] = [
-    *((check_container_id, text) for text in ("", "a" * 201, "a/b", "a b", "a\n", "\na", "a\0", "ä", "\u0661", "%s")),
+    *(
+        (check_container_id, text)
+        for text in ("", "a" * 201, "a/b", "a b", "a\n", "\na", "a\0", "ä", "\u0661", "%s")
+    ),
     *((check_container_id, first + "a") for first in "-_.+,"),
-    *((check_component, text) for text in ("", ".", "..", "a/b", "/", "/a", "a/", "a\0", "a\n", "a\ud800", "a" * 256)),
+    *(
+        (check_component, text)
+        for text in ("", ".", "..", "a/b", "/", "/a", "a/", "a\0", "a\n", "a\ud800", "a" * 256)
+    ),
     *((names.check_path, text) for text in ("", "a\0b", "a\ud800", "a" * 4096)),
     *((names.check_ctrl_group, text) for text in ("", ".", "..", "//", "a/b", "gold/", "gold\n")),
-    *((names.check_group_prefix, text) for text in ("", "a" * 51, "../", "a/", "-a", ".a", "a b", "a\n")),
+    *(
+        (names.check_group_prefix, text)
+        for text in ("", "a" * 51, "../", "a/", "-a", ".a", "a b", "a\n")
+    ),
     *(
         (names.check_directory, text)
-        for text in ("", "/", "//", "a", "a/b", "/a//b", "/a/./b", "/a/../b", "/..", "/a\0", "/\ud800")
+        for text in (
+            "",
+            "/",
+            "//",
+            "a",
+            "a/b",
+            "/a//b",
+            "/a/./b",
+            "/a/../b",
+            "/..",
+            "/a\0",
+            "/\ud800",
+        )
     ),
     *((names.check_file, text) for text in ("/", "a", "/a/", "/a/../b", "/a\0")),
-    *((check_label, text) for text in ("", "__", "__a", "9", "0a", "a-b", "a b", "a\n", "\u00e4", "\u0661", "a" * 65)),
-    *((names.check_label_value, text) for text in ("", "a\n", "\x1b[2J", "a\u202e", "\udcff", "a" * 129)),
-    *((check_mon_group, text) for text in ("", "/", "/x", "/mon_groups", "/mon_groups/", "/mon_groups/..", "/r/a/b")),
-    *((check_mon_group, text) for text in ("mon_groups/x", "/r/mon_groups/x/", "/r/mon_groups//x", "/mon_groups/a/b")),
-    *((check_member, text) for text in ("", "../x", "\ud800", "@7-100", "c1@", "c1@7", "c1@-1", "c1@7-1-0", "a b@7-1")),
+    *(
+        (check_label, text)
+        for text in ("", "__", "__a", "9", "0a", "a-b", "a b", "a\n", "\u00e4", "\u0661", "a" * 65)
+    ),
+    *(
+        (names.check_label_value, text)
+        for text in ("", "a\n", "\x1b[2J", "a\u202e", "\udcff", "a" * 129)
+    ),
+    *(
+        (check_mon_group, text)
+        for text in ("", "/", "/x", "/mon_groups", "/mon_groups/", "/mon_groups/..", "/r/a/b")
+    ),
+    *(
+        (check_mon_group, text)
+        for text in ("mon_groups/x", "/r/mon_groups/x/", "/r/mon_groups//x", "/mon_groups/a/b")
+    ),
+    *(
+        (check_member, text)
+        for text in ("", "../x", "\ud800", "@7-100", "c1@", "c1@7", "c1@-1", "c1@7-1-0", "a b@7-1")
+    ),
     (check_member, "c1@7-\u0663"),
 ]
 
 
-@pytest.mark.parametrize(("rule", "text"), ACCEPTED, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("rule", "text"), ACCEPTED, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_what_is_right_is_returned_as_it_is(rule: Rule, text: str) -> None:
     assert rule(text) == text
 
 
-@pytest.mark.parametrize(("rule", "text"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("rule", "text"), REFUSED, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_what_is_wrong_is_a_value_error(rule: Rule, text: str) -> None:
     with pytest.raises(ValueError, match=r"^not "):
         rule(text)
@@ -75,7 +126,12 @@ def test_a_former_life_is_named_after_its_container_and_is_no_container() -> Non
 
 
 near_names = st.text(st.sampled_from("aZ0._+,-/\0\n \u00e4\ud800"), max_size=6)
-texts = st.text() | near_names | st.text("a", min_size=49, max_size=52) | st.text("a", min_size=199, max_size=256)
+texts = (
+    st.text()
+    | near_names
+    | st.text("a", min_size=49, max_size=52)
+    | st.text("a", min_size=199, max_size=256)
+)
 
 
 @pytest.mark.parametrize("rule", [check_container_id, check_component, names.check_group_prefix])

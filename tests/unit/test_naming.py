@@ -49,7 +49,11 @@ def start(node: Node, *containers: str, annotations: dict[str, str] | None = Non
 
 def read_names(node: Node) -> tuple[str | None, str | None, dict[str, str | None]]:
     state = node.state()
-    return state.pod_namespace, state.pod_name, {container: member.name for container, member in state.members.items()}
+    return (
+        state.pod_namespace,
+        state.pod_name,
+        {container: member.name for container, member in state.members.items()},
+    )
 
 
 WHOLE = ("shop", "web", dict(zip(IDS, ("app", "side-car"))))
@@ -60,7 +64,9 @@ def test_names_come_back_in_the_run_that_rebuilds_a_record(node: Node) -> None:
     for part in ("groups", "members"):
         node.remove(part)
     actions = node.verbs()
-    assert (actions[0], actions.count("name")) == ("rebuild", 0), "at once: its metrics have the labels of before"
+    assert (actions[0], actions.count("name")) == ("rebuild", 0), (
+        "at once: its metrics have the labels of before"
+    )
     assert read_names(node) == WHOLE
     assert node.state().labels == {}
     assert node.verbs() == []
@@ -81,7 +87,9 @@ def test_names_on_record_stay(node: Node) -> None:
     }
     start(node, IDS[0], annotations={**ANNOTATIONS, **annotations})
     assert node.verbs() == []
-    start(node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": ""})
+    start(
+        node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": ""}
+    )
     assert node.verbs() == ["name"]
     assert read_names(node) == ("ns", "another", {IDS[0]: "x", IDS[1]: "side-car"})
 
@@ -122,12 +130,17 @@ def test_only_a_key_that_is_one_container_has_a_containers_name(
     container: str,
     names: tuple[str | None, ...],
 ) -> None:
-    members = {key: Member(pid=7, starttime=1, group="/g/mon_groups/x", name=name) for key, name in WHOLE[2].items()}
+    members = {
+        key: Member(pid=7, starttime=1, group="/g/mon_groups/x", name=name)
+        for key, name in WHOLE[2].items()
+    }
     state = KeyState(key="k", kind=kind, pod_namespace="shop", pod_name="web", members=members)
     assert name_key(state, container) == names
 
 
-def test_logs_are_listed_only_for_a_live_pod_without_names(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_listed_only_for_a_live_pod_without_names(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = note_listings(monkeypatch)
     node.start("alone", 20, uid=None)
     start(node, IDS[0], annotations={**ANNOTATIONS, **NAMES, "io.kubernetes.container.name": "app"})
@@ -137,7 +150,9 @@ def test_logs_are_listed_only_for_a_live_pod_without_names(node: Node, monkeypat
     assert lines == ["/var/log/containers"]
 
 
-def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_naming_looks_at_the_record_again_under_the_lock(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A hook named the pod, and brought another container, since the survey."""
     start(node, IDS[0])
     real = acting.carry_out
@@ -145,7 +160,11 @@ def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch
     def carry_out(survey: Survey, action: Action) -> bool | Mover:
         monkeypatch.setattr("hook.reconcile.run.carry_out", real)
         annotations = {"io.kubernetes.pod.name": "hooked", "io.kubernetes.pod.namespace": "ns"}
-        start(node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": "new"})
+        start(
+            node,
+            *IDS,
+            annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": "new"},
+        )
         return real(survey, action)
 
     monkeypatch.setattr("hook.reconcile.run.carry_out", carry_out)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a call is served whose state is larger than a hook keeps: its head counts, and nothing that looks like it."""
+"""How a call is served whose state is larger than a hook keeps: its head counts,
+and nothing that looks like it.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,19 @@ __all__ = ["node"]  # fixture
 
 
 VICTIM = "00000000-0000-4000-8000-000000000001"
-STATE: dict[str, Any] = {"ociVersion": "1.0.2", "id": "c1", "status": "creating", "pid": 7, "bundle": "/bundle"}
+STATE: dict[str, Any] = {
+    "ociVersion": "1.0.2",
+    "id": "c1",
+    "status": "creating",
+    "pid": 7,
+    "bundle": "/bundle",
+}
 FORGED = {"id": "victim", "pid": 8, "bundle": "/evil", "status": "stopped"}
 HEADS = {
     "runc": json.dumps(STATE)[:-1],
-    "crun, indented": json.dumps({**STATE, "root": "/r", "status": "created"}, indent=2)[:-2].replace("/", "\\/"),
+    "crun, indented": json.dumps({**STATE, "root": "/r", "status": "created"}, indent=2)[
+        :-2
+    ].replace("/", "\\/"),
     "after another object": json.dumps({"x": [{"y": FORGED}], **STATE})[:-1],
     "after a text that looks like it": json.dumps({"x": json.dumps(FORGED), **STATE})[:-1],
 }
@@ -30,7 +40,15 @@ RESTS = [
     ', "annotations": {' + json.dumps(json.dumps(FORGED)) + ': "',
     ',\n "annotations": ' + "[" * 100_000,
     ', "annotations": {"pid": 8, "id": "victim"',
-    *(', "pi', ",", ', "pid"', ', "pid": ', ', "pid": 8', ', "pid" 8, "id": "victim"', ', 7: 8, "id": "victim"'),
+    *(
+        ', "pi',
+        ",",
+        ', "pid"',
+        ', "pid": ',
+        ', "pid": 8',
+        ', "pid" 8, "id": "victim"',
+        ', 7: 8, "id": "victim"',
+    ),
 ]
 
 
@@ -43,7 +61,8 @@ def test_members_of_the_outermost_object_that_are_whole_are_the_head(head: str, 
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "7", "[1, 2", '"id"', "{", "{}", '{"id"', '{"id": "c1"', '{"id": "c1" "pid": 7}']
+    "text",
+    ["", " ", "7", "[1, 2", '"id"', "{", "{}", '{"id"', '{"id": "c1"', '{"id": "c1" "pid": 7}'],
 )
 def test_what_is_not_followed_by_another_member_is_no_head(text: str) -> None:
     assert odd_state.read_head(text).keys() <= {"ociVersion"}
@@ -54,11 +73,17 @@ def test_what_is_not_followed_by_another_member_is_no_head(text: str) -> None:
 
 LIMIT = 400
 BIG = {"io.kubernetes.pod.uid": UID, "preStop": "<" * 1000}
-NAMES = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web", "io.kubernetes.container.name": "app"}
+NAMES = {
+    "io.kubernetes.pod.namespace": "shop",
+    "io.kubernetes.pod.name": "web",
+    "io.kubernetes.container.name": "app",
+}
 OPTED = {"monitor.resctrl-mon.io": "false"}
 
 
-def called(node: Node, state: dict[str, Any], *options: str, verb: str = "hook", config: object = None) -> str:
+def called(
+    node: Node, state: dict[str, Any], *options: str, verb: str = "hook", config: object = None
+) -> str:
     """Call the hook, which keeps little enough for tests to be quick; returns its stderr."""
     if config is not None:
         node.machine.add("/bundle/config.json", json.dumps(config).encode())
@@ -113,7 +138,9 @@ def test_names_of_a_state_that_is_too_large_are_those_of_its_bundle(node: Node) 
 def test_annotations_that_a_state_begins_with_are_its_own(node: Node) -> None:
     annotations = {**NAMES, "io.kubernetes.pod.uid": UID}
     node.spawn(7)
-    said = called(node, {**STATE, "annotations": annotations, "more": BIG}, "--namespace=shop", config={})
+    said = called(
+        node, {**STATE, "annotations": annotations, "more": BIG}, "--namespace=shop", config={}
+    )
     assert node.state().pod_name == "web"
     assert "only the beginning is used" in said
     assert "annotations" not in said
@@ -123,7 +150,9 @@ def test_annotations_that_a_state_begins_with_are_its_own(node: Node) -> None:
     "filtered", ["--namespace=another", "--annotation=a=b", "--monitor=opt-in", "--monitor=opt-out"]
 )
 @pytest.mark.parametrize("is_known", [True, False])
-def test_only_annotations_that_were_read_leave_a_container_out(node: Node, filtered: str, is_known: bool) -> None:
+def test_only_annotations_that_were_read_leave_a_container_out(
+    node: Node, filtered: str, is_known: bool
+) -> None:
     """A pod's author must not evade metering by the size of what he writes."""
     node.spawn(7)
     config = {"annotations": {**NAMES, **OPTED}} if is_known else None

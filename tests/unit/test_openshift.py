@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MachineConfig for OpenShift equals the Butane file, which has what the project ships; and that for Ignition."""
+"""The MachineConfig for OpenShift equals the Butane file, which has what the project ships;
+and that for Ignition.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ import machineconfig
 
 ROOT = Path(__file__).resolve().parents[2]
 OPENSHIFT = ROOT / "packaging" / "openshift"
-BUTANE: dict[str, Any] = yaml.safe_load((OPENSHIFT / "resctrl-mon-hook.bu").read_text(encoding="utf-8"))
-POLICY: dict[str, Any] = yaml.safe_load((OPENSHIFT / "nodedisruptionpolicy.yaml").read_text(encoding="utf-8"))
+BUTANE: dict[str, Any] = yaml.safe_load(
+    (OPENSHIFT / "resctrl-mon-hook.bu").read_text(encoding="utf-8")
+)
+POLICY: dict[str, Any] = yaml.safe_load(
+    (OPENSHIFT / "nodedisruptionpolicy.yaml").read_text(encoding="utf-8")
+)
 PLACES = Places("/usr/local", "/etc/containers/oci/hooks.d")
 JSON = PLACES.json("kubernetes")
 VALIDATE = shutil.which("ignition-validate")
@@ -37,8 +43,12 @@ RHEL_COREOS = ((3, 9), (3, 12))  # RHEL 9's and RHEL 10's
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What Butane is given for --files-dir."""
     root = tmp_path_factory.mktemp("tree")
-    shutil.copytree(ROOT / "packaging", root / "packaging", ignore=shutil.ignore_patterns("__pycache__"))
-    fitting = [str(python.path) for python in interpreters.find() if python.version[:2] in RHEL_COREOS]
+    shutil.copytree(
+        ROOT / "packaging", root / "packaging", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    fitting = [
+        str(python.path) for python in interpreters.find() if python.version[:2] in RHEL_COREOS
+    ]
     archive.build(output=root / "dist" / "resctrl-mon-hook.pyz", interpreters=fitting)
     return root
 
@@ -75,10 +85,17 @@ def test_every_file_has_its_content_and_lies_where_the_program_knows_it_and_the_
         local, made_file = file["contents"].get("local"), by_path[file["path"]]
         expected = (tree / local).read_bytes() if local else file["contents"]["inline"].encode()
         mode = 0o755 if file["path"] == PLACES.program else 0o644
-        assert (content(made_file), made_file["mode"], made_file["overwrite"]) == (expected, mode, file["overwrite"])
+        assert (content(made_file), made_file["mode"], made_file["overwrite"]) == (
+            expected,
+            mode,
+            file["overwrite"],
+        )
     assert content(by_path[PLACES.owner]).decode().strip() in OWNERS
     shipped = json.loads((ROOT / "oci-hooks" / Path(JSON).name).read_text(encoding="utf-8"))
-    assert json.loads(content(by_path[JSON])) == {**shipped, "hook": {**shipped["hook"], "path": PLACES.program}}
+    assert json.loads(content(by_path[JSON])) == {
+        **shipped,
+        "hook": {**shipped["hook"], "path": PLACES.program},
+    }
 
 
 def test_every_unit_has_its_contents_and_dropins(made: dict[str, Any]) -> None:
@@ -86,7 +103,9 @@ def test_every_unit_has_its_contents_and_dropins(made: dict[str, Any]) -> None:
     for unit in BUTANE["systemd"]["units"]:
         made_unit = units(made)[unit["name"]]
         local = unit.get("contents_local")
-        assert made_unit["contents"] == ((ROOT / local).read_text(encoding="utf-8") if local else unit["contents"])
+        assert made_unit["contents"] == (
+            (ROOT / local).read_text(encoding="utf-8") if local else unit["contents"]
+        )
         for name in ("enabled", "dropins"):
             assert made_unit.get(name) == unit.get(name)
         assert not made_unit.keys() - {"name", "enabled", "contents", "dropins"}
@@ -113,7 +132,9 @@ def test_ignition_itself_takes_it_but_not_a_slip(made: dict[str, Any], tmp_path:
 
 def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     script = directory / "packaging" / "openshift" / "machineconfig.py"
-    return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(
+        [sys.executable, script, *words], capture_output=True, text=True, check=False, timeout=300
+    )
 
 
 def test_command_prints_it_and_off_is_the_same_without_the_json_and_with_a_stub(
@@ -130,7 +151,9 @@ def test_command_prints_it_and_off_is_the_same_without_the_json_and_with_a_stub(
     assert {path: files(off)[path] for path in same} == {path: files(made)[path] for path in same}
     program = files(off)[PLACES.program]
     assert (content(program), program["mode"]) == (STUB, 0o755)
-    done = subprocess.run([sys.executable, "-c", STUB], capture_output=True, check=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", STUB], capture_output=True, check=True, timeout=300
+    )
     assert done.stdout + done.stderr == b""
 
 
@@ -150,18 +173,24 @@ def test_the_services_command_is_the_program_here_and_resctrl_is_mounted_by_the_
     assert dropin["contents"] == "[Unit]\nWants=sys-fs-resctrl.mount\n"
 
 
-IGNITION: dict[str, Any] = yaml.safe_load((ROOT / "packaging/ignition/resctrl-mon-hook.bu").read_text("utf-8"))
+IGNITION: dict[str, Any] = yaml.safe_load(
+    (ROOT / "packaging/ignition/resctrl-mon-hook.bu").read_text("utf-8")
+)
 
 
 def test_systems_without_python_get_the_elf_file_by_its_digest_and_it_installs_itself() -> None:
     by_path = {file["path"]: file for file in IGNITION["storage"]["files"]}
     by_name = {unit["name"]: unit for unit in IGNITION["systemd"]["units"]}
-    (line,) = re.findall("^ExecStart=(.*)$", by_name["resctrl-mon-hook-install.service"]["contents"], re.MULTILINE)
+    (line,) = re.findall(
+        "^ExecStart=(.*)$", by_name["resctrl-mon-hook-install.service"]["contents"], re.MULTILINE
+    )
     program, verb, *words = line.split()
     assert (verb, by_path[program]["mode"]) == ("install", 0o755)
     assert re.fullmatch("sha256-[0-9a-f]{64}", by_path[program]["contents"]["verification"]["hash"])
     assert "--prefix=/usr/local" in words
-    conf = by_path["/etc/containers/containers.conf.d/10-resctrl-mon-hook.conf"]["contents"]["inline"]
+    conf = by_path["/etc/containers/containers.conf.d/10-resctrl-mon-hook.conf"]["contents"][
+        "inline"
+    ]
     assert f'"{PLACES.hooks_dir}"' in conf
     assert f" {PLACES.program}\n" in by_name["resctrl-mon-hook-install.service"]["contents"]
     assert (ROOT / by_name["sys-fs-resctrl.mount"]["contents_local"]).is_file()
@@ -177,14 +206,20 @@ def test_systemd_has_no_complaint(made: dict[str, Any], tmp_path: Path) -> None:
             (tmp_path / f"{name}.d" / dropin["name"]).write_text(dropin["contents"])
     paths = [str(tmp_path / name) for name in (*units(made), install["name"])]
     done = analyze(tmp_path, "verify", "--man=no", "--generators=no", *paths)
-    complaints = [line for line in done.stderr.splitlines() if "resctrl" in line and "not executable" not in line]
+    complaints = [
+        line
+        for line in done.stderr.splitlines()
+        if "resctrl" in line and "not executable" not in line
+    ]
     assert complaints == []
 
 
 # --- The policy
 
 
-def test_the_policy_is_the_clusters_own_and_covers_every_file_and_every_unit(made: dict[str, Any]) -> None:
+def test_the_policy_is_the_clusters_own_and_covers_every_file_and_every_unit(
+    made: dict[str, Any],
+) -> None:
     """One that is missing would have every node of the pool rebooted."""
     assert (POLICY["kind"], POLICY["metadata"]) == ("MachineConfiguration", {"name": "cluster"})
     policy = POLICY["spec"]["nodeDisruptionPolicy"]

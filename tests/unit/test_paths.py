@@ -13,7 +13,12 @@ from hook.node.hooksd import PROGRAM
 from hook.node.paths import STUB, Places, find_origin
 
 PLACES = Places()
-HOOK = {"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": True}, "stages": ["poststop"]}
+HOOK = {
+    "version": "1.0.0",
+    "hook": {"path": "/bin/true"},
+    "when": {"always": True},
+    "stages": ["poststop"],
+}
 
 
 @pytest.mark.parametrize("top", ["", "/mnt"])
@@ -37,10 +42,15 @@ def test_a_file_with_other_content_is_foreign(fs: FakeFilesystem) -> None:
             assert PLACES.is_foreign(path)
 
 
-def test_what_an_installation_has_is_ours_and_a_link_in_its_place_is_foreign(fs: FakeFilesystem) -> None:
+def test_what_an_installation_has_is_ours_and_a_link_in_its_place_is_foreign(
+    fs: FakeFilesystem,
+) -> None:
     hook = {**HOOK, "hook": {"path": PLACES.program}}
     ours = {path: "resctrl-mon-hook" for path in PLACES.files() if path != PLACES.link}
-    ours |= {PLACES.program: "#!/usr/bin/python3 ...hook/__init__.py", PLACES.json("podman"): json.dumps(hook)}
+    ours |= {
+        PLACES.program: "#!/usr/bin/python3 ...hook/__init__.py",
+        PLACES.json("podman"): json.dumps(hook),
+    }
     ours |= {PLACES.json("kubernetes"): json.dumps(hook)}
     for path, content in ours.items():
         fs.create_file(path, contents=content)
@@ -67,15 +77,21 @@ def test_what_an_installation_has_is_ours_and_a_link_in_its_place_is_foreign(fs:
         (b"\xff", "an unknown owner", "remove it as it was installed"),
     ],
 )
-def test_owner_is_named_with_how_to_remove_it(fs: FakeFilesystem, content: str | bytes, name: str, away: str) -> None:
+def test_owner_is_named_with_how_to_remove_it(
+    fs: FakeFilesystem, content: str | bytes, name: str, away: str
+) -> None:
     fs.create_file(PLACES.owner, contents=content)
     assert (find_origin(PLACES).name, find_origin(PLACES).away) == (name, away)
 
 
 def test_the_owner_of_a_program_that_only_hooks_d_names_is_found(fs: FakeFilesystem) -> None:
-    """The chart with its prefix /usr/local, and the usual directory of hooks.d: our JSON would replace the chart's."""
+    """The chart with its prefix /usr/local, and the usual directory of hooks.d:
+    our JSON would replace the chart's.
+    """
     theirs = Places("/usr/local", PLACES.hooks_dir)
-    fs.create_file(theirs.json("kubernetes"), contents=json.dumps({**HOOK, "hook": {"path": theirs.program}}))
+    fs.create_file(
+        theirs.json("kubernetes"), contents=json.dumps({**HOOK, "hook": {"path": theirs.program}})
+    )
     assert find_origin(PLACES) is paths.INSTALL
     fs.create_file(theirs.owner, contents="chart\n")
     assert find_origin(PLACES).name == "the Helm chart"

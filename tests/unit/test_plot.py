@@ -23,4 +23,7 @@ def test_saved_figures_replace_their_former_numbers_only(tmp_path: Path) -> None
     file = tmp_path / "figures.json"
     save(file, [Table("speed", [Figure("a", "x", [1.0, 2.0, 3.0]), Figure("b", "x", [5.0])])])
     save(file, [Table("speed", [Figure("a", "x", [10.0, 20.0, 60.0], digits=0, beside=limits)])])
-    assert json.loads(file.read_bytes()) == [["speed", "a", "x", 20, 10, 60], ["speed", "b", "x", 5, 5, 5]]
+    assert json.loads(file.read_bytes()) == [
+        ["speed", "a", "x", 20, 10, 60],
+        ["speed", "b", "x", 5, 5, 5],
+    ]

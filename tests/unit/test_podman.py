@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Podman's names: what a hook gets from conmon and the cgroup, what Podman's files have, and what Podman answers."""
+"""Podman's names: what a hook gets from conmon and the cgroup, what Podman's files have,
+and what Podman answers.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ LINE = f"conmon\0-c\0{ID}\0-n\0web\0"
 class Conmon:
     """The processes above a hook: 1000, the runtime, and 900, conmon, with a command line.
 
-    `parents`: the runtime's parent at each look, then the last one for good; None: it has ended. `foreign`: the
-    namespace that is not the host's. `read`: the files that were read.
+    `parents`: the runtime's parent at each look, then the last one for good; None: it has ended.
+    `foreign`: the namespace that is not the host's. `read`: the files that were read.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +49,11 @@ class Conmon:
         monkeypatch.setattr(rare, "read_start", self._read_start)
 
     def _stat_fields(self, pid: int) -> list[str] | None:
-        parent = (self.parents.pop(0) if len(self.parents) > 1 else self.parents[0]) if pid == 1000 else None
+        parent = (
+            (self.parents.pop(0) if len(self.parents) > 1 else self.parents[0])
+            if pid == 1000
+            else None
+        )
         return None if parent is None else ["S", parent]
 
     def _link_target(self, path: str) -> str:
@@ -81,7 +87,8 @@ def conmon(monkeypatch: pytest.MonkeyPatch) -> Conmon:
         (["--cid", ID, "--name", "web"], "web"),
         ([f"--cid={ID}", "--name=web"], "web"),
         (["-c", ID, "-n", "web", "--exit-command-arg", "-n", "other"], "web"),
-        (["-s", "-c", ID, "-p", "--name=payroll", "--syslog", "-n", "web", "-i"], "web"),  # podman run --pidfile
+        # Podman run --pidfile.
+        (["-s", "-c", ID, "-p", "--name=payroll", "--syslog", "-n", "web", "-i"], "web"),
         (["-c", ID, "-n", "web", "--conmon-pidfile", "-n", "-t", "-u", "x"], "web"),
         (["-c", ID, "-t", "-n", "web"], "web"),
         (["-c", ID, "-n", "web", "--log-tag", "--cid", "-l", "--name", "-b", "x"], "web"),
@@ -90,12 +97,17 @@ def conmon(monkeypatch: pytest.MonkeyPatch) -> Conmon:
         (["--log-tag", "--cid", ID, "-c", "d" * 64, "-n", "web"], None),
         (["-c", ID, "-n", "a" * 1_000_000], "a" * 253),  # more than is read
         (["-c", ID, "-n", "\x1b[2J\n\u202e"], "\x1b[2J\n\u202e"),  # escaped where it is shown
-        *((words, None) for words in (["-c", ID, "-n", ""], ["-c", ID], ["-c", ID, "-n"], ["-n", "other"], [])),
+        *(
+            (words, None)
+            for words in (["-c", ID, "-n", ""], ["-c", ID], ["-c", ID, "-n"], ["-n", "other"], [])
+        ),
         (["-c", "d" * 64, "-n", "other"], None),
         (["x" * 1_000_000], None),
     ],
 )
-def test_the_name_is_what_podman_gave_conmon(conmon: Conmon, words: list[str], name: str | None) -> None:
+def test_the_name_is_what_podman_gave_conmon(
+    conmon: Conmon, words: list[str], name: str | None
+) -> None:
     conmon.line = "".join(f"{word}\0" for word in ["/usr/bin/conmon", "--api-version", "1", *words])
     assert conmon.name() == name
 
@@ -103,14 +115,34 @@ def test_the_name_is_what_podman_gave_conmon(conmon: Conmon, words: list[str], n
 @pytest.mark.parametrize(
     "option",
     [
-        *("-e", "-i", "-s", "-t", "--api-version", "--exec", "--exec-attach", "--full-attach", "--leave-stdin-open"),
-        *("--no-container-partial-message", "--no-new-keyring", "--no-pivot", "--no-sync-log", "--replace-listen-pid"),
+        *(
+            "-e",
+            "-i",
+            "-s",
+            "-t",
+            "--api-version",
+            "--exec",
+            "--exec-attach",
+            "--full-attach",
+            "--leave-stdin-open",
+        ),
+        *(
+            "--no-container-partial-message",
+            "--no-new-keyring",
+            "--no-pivot",
+            "--no-sync-log",
+            "--replace-listen-pid",
+        ),
         *("--stdin", "--sync", "--syslog", "--systemd-cgroup", "--terminal", "--version"),
     ],
 )
-def test_an_option_of_conmon_without_a_value_does_not_take_the_next_word(conmon: Conmon, option: str) -> None:
+def test_an_option_of_conmon_without_a_value_does_not_take_the_next_word(
+    conmon: Conmon, option: str
+) -> None:
     """They are those of conmon(8)."""
-    conmon.line = "".join(f"{word}\0" for word in ["/usr/bin/conmon", option, "-n", "web", "-c", ID])
+    conmon.line = "".join(
+        f"{word}\0" for word in ["/usr/bin/conmon", option, "-n", "web", "-c", ID]
+    )
     assert conmon.name() == "web"
 
 
@@ -142,7 +174,8 @@ def test_a_pid_that_is_no_more_conmons_after_the_read_gives_no_name(conmon: Conm
         (f":/own/{POD}/libpod-{ID}", DIGITS),
         (f"cpu,cpuacct:/{POD}/libpod-{ID}", DIGITS),
         (f":/machine.slice/libpod-{ID}.scope", None),
-        (f":/machine.slice/libpod-{ID}.scope/{POD}/libpod-{'d' * 64}", None),  # made by the container
+        # Made by the container.
+        (f":/machine.slice/libpod-{ID}.scope/{POD}/libpod-{'d' * 64}", None),
         (f":/{POD}", None),
         (f":/{POD.upper()}/libpod-{ID}", None),
         (f":/system.slice/web.service/libpod-payload-{ID}", None),
@@ -169,7 +202,9 @@ def test_only_the_infra_container_of_its_own_pod_is_left_out(
     pod: str | None, name: str | None, mode: str, expected: bool
 ) -> None:
     pod_of_podman = Pod(None, (None, pod, name))
-    assert not leaves_out(Options.model_validate({"key": mode}), pod_of_podman), "Podman has not made it"
+    assert not leaves_out(Options.model_validate({"key": mode}), pod_of_podman), (
+        "Podman has not made it"
+    )
     pod_of_podman.is_podmans = True
     assert leaves_out(Options.model_validate({"key": mode}), pod_of_podman) is expected
 
@@ -181,17 +216,26 @@ def write_json(fs: FakeFilesystem, path: str, content: object) -> None:
     fs.create_file(path, contents=content if isinstance(content, str) else json.dumps(content))
 
 
-def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(fs: FakeFilesystem) -> None:
+def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(
+    fs: FakeFilesystem,
+) -> None:
     assert podman.PodmanNames(RUN).containers == {}
     overlay, vfs = f"{STORAGE}/overlay-containers", f"{STORAGE}/vfs-containers"
-    write_json(fs, f"{overlay}/containers.json", [{"id": "b"}, {"id": "a", "names": ["db", "other"]}])
+    write_json(
+        fs, f"{overlay}/containers.json", [{"id": "b"}, {"id": "a", "names": ["db", "other"]}]
+    )
     write_json(fs, f"{overlay}/volatile-containers.json", [{"id": "c", "names": ["build"]}])
-    write_json(fs, f"{vfs}/containers.json", [{"id": "d", "names": ["web"]}, {"id": "e", "names": []}])
+    write_json(
+        fs, f"{vfs}/containers.json", [{"id": "d", "names": ["web"]}, {"id": "e", "names": []}]
+    )
     assert podman.PodmanNames(RUN).containers == {"a": "db", "c": "build", "d": "web"}
 
 
 def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem) -> None:
-    fs.create_file("/etc/containers/storage.conf", contents='[storage]\n# graphroot = "/x"\ngraphroot = "/srv/s/"\n')
+    fs.create_file(
+        "/etc/containers/storage.conf",
+        contents='[storage]\n# graphroot = "/x"\ngraphroot = "/srv/s/"\n',
+    )
     texts = ["", "{", "[1]", '[{"id": 1, "names": ["x"]}]', '[{"id": "a", "names": [1]}]', "{}"]
     for number, text in enumerate(texts):
         write_json(fs, f"/srv/s/{number}-containers/containers.json", text)
@@ -199,7 +243,9 @@ def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem) -> None:
     assert podman.PodmanNames(RUN).containers == {"d": "web"}
 
 
-def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs: FakeFilesystem) -> None:
+def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(
+    fs: FakeFilesystem,
+) -> None:
     write_json(fs, "/srv/vfs-containers/containers.json", [{"id": ID, "names": ["n" * 300]}])
     for is_podmans, expected in ((True, ("n" * 253, DIGITS)), (False, (None, None))):
         pod = Pod()
@@ -210,8 +256,16 @@ def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs:
 
 # --- Pods: Podman itself is asked, or by the unit
 
-PODS = json.dumps([{"Id": POD, "Name": "stack", "Status": "Running"}, {"Id": "ab" * 32, "Name": "shop"}])
-DIRTY = [("", 0), ("[", 0), ("[" * 100_000, 0), ("{}", 0), ('[1, {"Id": 1, "Name": "x"}, {"Id": "y"}]', 0)]
+PODS = json.dumps(
+    [{"Id": POD, "Name": "stack", "Status": "Running"}, {"Id": "ab" * 32, "Name": "shop"}]
+)
+DIRTY = [
+    ("", 0),
+    ("[", 0),
+    ("[" * 100_000, 0),
+    ("{}", 0),
+    ('[1, {"Id": 1, "Name": "x"}, {"Id": "y"}]', 0),
+]
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, output: str, status: int | None = 0) -> list[list[str]]:
@@ -229,7 +283,9 @@ def answer(monkeypatch: pytest.MonkeyPatch, output: str, status: int | None = 0)
 
 def install_podman(fs: FakeFilesystem, capabilities: int = (1 << 41) - 1) -> None:
     fs.create_file("/usr/bin/podman", st_mode=0o100755)
-    fs.create_file("/proc/self/status", contents=f"Name:\tx\nCapEff:\t{capabilities:016x}\nCapBnd:\t0\n")
+    fs.create_file(
+        "/proc/self/status", contents=f"Name:\tx\nCapEff:\t{capabilities:016x}\nCapBnd:\t0\n"
+    )
 
 
 def test_pods_are_named_by_podman(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,14 +295,21 @@ def test_pods_are_named_by_podman(fs: FakeFilesystem, monkeypatch: pytest.Monkey
     assert not names.wants_pods
     install_podman(fs)
     names = podman.PodmanNames(RUN)
-    assert [names.find_pod(digits) for digits in (DIGITS, "ab" * 6, "c" * 12)] == ["stack", "shop", None]
+    assert [names.find_pod(digits) for digits in (DIGITS, "ab" * 6, "c" * 12)] == [
+        "stack",
+        "shop",
+        None,
+    ]
     assert not names.wants_pods, "Podman has answered"
     assert asked == [["/usr/bin/podman", "pod", "ps", "--format=json"]]
 
 
-def test_an_answer_of_podman_that_is_none_names_nothing(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_of_podman_that_is_none_names_nothing(
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install_podman(fs)
-    for output, status in [*DIRTY, (PODS, 125), ("", None)]:  # None: it hung, or printed without end
+    # None: it hung, or printed without end.
+    for output, status in [*DIRTY, (PODS, 125), ("", None)]:
         answer(monkeypatch, output, status)
         assert podman.PodmanNames(RUN).find_pod(DIGITS) is None, output[:80]
 
@@ -277,8 +340,16 @@ def test_podman_without_the_rights_that_it_needs_is_not_asked_but_the_mark_is_wa
 
 
 def state(**fields: Any) -> KeyState:  # noqa: ANN401
-    member = {"pid": 1, "starttime": 1, "group": "/x/mon_groups/oci-c", "cgroup": IN_POD, **fields.pop("member", {})}
-    return KeyState.model_validate({"key": ID, "kind": "container", "members": {ID: member}, **fields})
+    member = {
+        "pid": 1,
+        "starttime": 1,
+        "group": "/x/mon_groups/oci-c",
+        "cgroup": IN_POD,
+        **fields.pop("member", {}),
+    }
+    return KeyState.model_validate(
+        {"key": ID, "kind": "container", "members": {ID: member}, **fields}
+    )
 
 
 @pytest.fixture
@@ -296,7 +367,10 @@ COMPLETED: list[tuple[dict[str, Any], tuple[str | None, ...]]] = [
     ({"pod_name": "b" * 12, "name": "old", "member": {"name": "old"}}, ("b" * 12, "old", "old")),
     ({"pod_name": "given", "member": {"name": "old"}}, ("given", None, "old")),
     ({"kind": "sandbox"}, ("stack", None, "web")),
-    ({"pod_namespace": "shop", "pod_name": DIGITS, "member": {"name": "app"}}, (DIGITS, None, "app")),
+    (
+        {"pod_namespace": "shop", "pod_name": DIGITS, "member": {"name": "app"}},
+        (DIGITS, None, "app"),
+    ),
     ({"member": ELSEWHERE}, (None, "web", "web")),
     ({"member": {"cgroup": f":/plain/{ID}"}}, (None, None, None)),  # not Podman's
     ({"member": {"cgroup": None}}, (None, None, None)),

@@ -20,7 +20,9 @@ BORN = 987654
 
 
 def stat(name: str = "sleep", state: str = "S", threads: int = 1, born: int = BORN) -> str:
-    """A line of /proc/PID/stat as proc_pid_stat(5) has it; the other fields hold their own number."""
+    """A line of /proc/PID/stat as proc_pid_stat(5) has it;
+    the other fields hold their own number.
+    """
     fields = [str(PID), f"({name})", state, *map(str, range(4, 53))]
     fields[20 - 1], fields[22 - 1] = str(threads), str(born)
     return " ".join(fields) + "\n"
@@ -31,7 +33,19 @@ def says(proc: SimulatedMachine, file: str, text: str) -> None:
     proc.kernel.files[place] = text.encode("utf-8", "surrogateescape")
 
 
-NAMES = ["sleep", "a b", "a) S 1 2", "((", "))", ") Z 1", "", "a\nb", "\n) Z", "runc:[2:INIT]", "\udcff"]
+NAMES = [
+    "sleep",
+    "a b",
+    "a) S 1 2",
+    "((",
+    "))",
+    ") Z 1",
+    "",
+    "a\nb",
+    "\n) Z",
+    "runc:[2:INIT]",
+    "\udcff",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,7 +80,9 @@ def test_a_zombie_is_dead_unless_it_left_threads_running(
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])
-@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.EMFILE, errno.EFBIG])
+@pytest.mark.parametrize(
+    "number", [errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.EMFILE, errno.EFBIG]
+)
 def test_only_an_absence_where_proc_shows_processes_is_taken_for_dead(
     proc: SimulatedMachine, monkeypatch: pytest.MonkeyPatch, number: int, is_hidden: bool
 ) -> None:
@@ -85,7 +101,9 @@ def test_only_an_absence_where_proc_shows_processes_is_taken_for_dead(
             system.starttime(PID)
 
 
-@pytest.mark.parametrize("text", ["", "\n", "4711", "4711 (x", "4711 (x)", "4711 (x) S", stat().replace(" 1 ", " x ")])
+@pytest.mark.parametrize(
+    "text", ["", "\n", "4711", "4711 (x", "4711 (x)", "4711 (x) S", stat().replace(" 1 ", " x ")]
+)
 def test_a_stat_that_is_none_is_not_taken_for_dead(proc: SimulatedMachine, text: str) -> None:
     says(proc, "stat", text.replace(str(BORN), "born"))
     assert system.is_dead(PID, BORN) is None
@@ -111,13 +129,17 @@ def test_a_stat_that_is_none_is_not_taken_for_dead(proc: SimulatedMachine, text:
         ("res:\udcff\nmon:\xfc\n", ("\udcff", "\xfc")),
     ],
 )
-def test_the_groups_of_a_task(proc: SimulatedMachine, text: str, expected: tuple[str, str] | None) -> None:
+def test_the_groups_of_a_task(
+    proc: SimulatedMachine, text: str, expected: tuple[str, str] | None
+) -> None:
     says(proc, "cpu_resctrl_groups", text)
     assert system.resctrl_groups(PID) == expected
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH, errno.EACCES])
-def test_a_kernel_that_does_not_tell_of_groups(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_a_kernel_that_does_not_tell_of_groups(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     monkeypatch.setattr(system, "read_file", fails(number))
     if number == errno.EACCES:  # which is no kernel that does not tell
         with pytest.raises(PermissionError):
@@ -167,7 +189,9 @@ def test_the_cgroup_of_a_process(proc: SimulatedMachine, text: str, expected: st
     ],
 )
 def test_what_is_below_a_containers_own_cgroup_is_not_recorded(cgroup: str, below: str) -> None:
-    """systemd in a container moves its init to init.scope: the rest of the container is not within that."""
+    """systemd in a container moves its init to init.scope:
+    the rest of the container is not within that.
+    """
     assert identity.choose_cgroup([cgroup + below], "c1") == cgroup
     assert identity.choose_cgroup([cgroup + below], "c1@7-100") == cgroup
     assert identity.find_own(cgroup + below, "c2") is None
@@ -193,7 +217,13 @@ def test_user_namespaces(proc: SimulatedMachine, text: str, expected: bool) -> N
 
 @pytest.mark.parametrize(
     ("namespace", "expected"),
-    [("pid:[4026531836]", True), ("pid:[4026532201]", False), ("mnt:[4026531836]", False), ("", False), (None, False)],
+    [
+        ("pid:[4026531836]", True),
+        ("pid:[4026532201]", False),
+        ("mnt:[4026531836]", False),
+        ("", False),
+        (None, False),
+    ],
 )
 def test_the_hosts_pid_namespace_is_known_by_its_number(
     proc: SimulatedMachine, namespace: str | None, expected: bool
@@ -204,7 +234,8 @@ def test_the_hosts_pid_namespace_is_known_by_its_number(
 
 
 @pytest.mark.parametrize(
-    ("namespace", "expected"), [("time:[4026531834]", True), ("time:[4026532201]", False), (None, True)]
+    ("namespace", "expected"),
+    [("time:[4026531834]", True), ("time:[4026532201]", False), (None, True)],
 )
 def test_the_hosts_time_namespace_is_known_by_its_number_and_the_only_one_of_an_older_kernel(
     proc: SimulatedMachine, namespace: str | None, expected: bool
@@ -214,7 +245,9 @@ def test_the_hosts_time_namespace_is_known_by_its_number_and_the_only_one_of_an_
     assert system.in_host_namespaces() is expected
 
 
-def test_a_time_namespace_that_cannot_be_read_is_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_namespace_that_cannot_be_read_is_not_the_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def read(path: str) -> str:
         if path.endswith("/time"):
             raise PermissionError(errno.EACCES, "Permission denied", path)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a container: those in its own cgroup, and descendants of its init in no other's own cgroup."""
+"""The processes of a container: those in its own cgroup,
+and descendants of its init in no other's own cgroup.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,18 @@ SHARED = ":/system.slice/ssh.service"
 
 
 def processes(*given: tuple[int, int, str]) -> Processes:
-    """By pid, parent and cgroup; each cgroup but the shared one is a container's, whose init is not among them."""
-    members = [("a", member(70, A)), ("b", member(80, B)), ("c", member(90, INNER)), ("d", member(60, SHARED))]
-    return make_processes({pid: Process(pid, parent, 1, (cgroup,)) for pid, parent, cgroup in given}, members)
+    """By pid, parent and cgroup; each cgroup but the shared one is a container's,
+    whose init is not among them.
+    """
+    members = [
+        ("a", member(70, A)),
+        ("b", member(80, B)),
+        ("c", member(90, INNER)),
+        ("d", member(60, SHARED)),
+    ]
+    return make_processes(
+        {pid: Process(pid, parent, 1, (cgroup,)) for pid, parent, cgroup in given}, members
+    )
 
 
 def make_processes(by_pid: dict[int, Process], members: list[tuple[str, Member]]) -> Processes:
@@ -93,15 +104,21 @@ def test_a_process_in_no_own_cgroup_belongs_to_its_nearest_init() -> None:
     assert present.find_pids(inner) == {8, 9}
 
 
-@pytest.mark.parametrize("cgroup", [None, ":/pods"], ids=["an own cgroup", "one shared cgroup, above all others"])
+@pytest.mark.parametrize(
+    "cgroup", [None, ":/pods"], ids=["an own cgroup", "one shared cgroup, above all others"]
+)
 def test_all_members_together_cost_in_proportion_to_their_number(cgroup: str | None) -> None:
     assert calls_for(400, cgroup) < 2.2 * calls_for(200, cgroup)
 
 
 def calls_for(count: int, shared: str | None) -> int:
-    """How many calls it takes to find the processes of so many members, beside as many in cgroups of their own."""
+    """How many calls it takes to find the processes of so many members,
+    beside as many in cgroups of their own.
+    """
     places = {f"c{number}": f":/pods/crio-c{number}.scope" for number in range(2 * count)}
-    by_pid = {number: Process(number, 1, 1, (place,)) for number, place in enumerate(places.values(), 2)}
+    by_pid = {
+        number: Process(number, 1, 1, (place,)) for number, place in enumerate(places.values(), 2)
+    }
     members = [(name, member(pid, place)) for pid, (name, place) in enumerate(places.items(), 2)]
     present = make_processes(by_pid, members)
     calls = 0
@@ -149,7 +166,9 @@ def test_what_was_forked_since_the_look_is_in_the_next_one(node: Node, init: Mem
     node.kernel.add_thread(7, 71)
     assert present.reread_threads(init) == {7, 70, 71}
     assert (present.is_newer(8), present.is_newer(7)) == (True, False)
-    assert Processes({}).reread_threads(init) == {7, 70, 71}, "a container that started since the look"
+    assert Processes({}).reread_threads(init) == {7, 70, 71}, (
+        "a container that started since the look"
+    )
     assert find_strangers({8}, {"a": member(9, A)}, present) == set(), "no stranger yet"
     node.kernel.now += 2
     assert find_strangers({8}, {"a": member(9, A)}, look()) == {8}
@@ -163,7 +182,8 @@ def test_a_pid_that_was_reused_since_the_look_is_not_moved(node: Node, init: Mem
     assert present.reread_threads(init) == {7, 70}
 
 
-# --- The threads in a container's cgroups, by the lists of the cgroup file system, which are plain files here
+# --- The threads in a container's cgroups, by the lists of the cgroup file system, which are plain
+# files here
 
 
 OWN = "/pods/crio-a.scope"
@@ -187,29 +207,47 @@ def add(directory: Path, *tids: int, file: str = "cgroup.threads") -> Path:
     return directory
 
 
-V2 = {OWN: (7, 70), f"{OWN}/init.scope": (8,), f"{OWN}/system.slice": (), f"{OWN}/system.slice/x.service": (9,)}
-NESTED: dict[str, tuple[int, ...]] = {OWN: (7,), f"{OWN}/libpod-b": (8,), f"{OWN}/libpod-b/below": (9,)}
+V2 = {
+    OWN: (7, 70),
+    f"{OWN}/init.scope": (8,),
+    f"{OWN}/system.slice": (),
+    f"{OWN}/system.slice/x.service": (9,),
+}
+NESTED: dict[str, tuple[int, ...]] = {
+    OWN: (7,),
+    f"{OWN}/libpod-b": (8,),
+    f"{OWN}/libpod-b/below": (9,),
+}
 
 
-def test_threads_of_a_cgroup_and_of_those_below_it_are_read_but_not_another_containers(mount: Path) -> None:
+def test_threads_of_a_cgroup_and_of_those_below_it_are_read_but_not_another_containers(
+    mount: Path,
+) -> None:
     cases: list[tuple[dict[str, tuple[int, ...]], str, set[int] | None]] = [
         ({}, f":{OWN}", None),
         ({"/pods": ()}, ":/pods/../pods", None),  # not its name
         ({f"/cpu{OWN}": (7, 70)}, f"cpu,cpuacct:{OWN}", {7, 70}),
-        ({f"/unified{path}": tids for path, tids in V2.items()}, f":{OWN}", {7, 70, 8, 9}),  # beside v1
+        # Beside v1.
+        ({f"/unified{path}": tids for path, tids in V2.items()}, f":{OWN}", {7, 70, 8, 9}),
         (V2, f":{OWN}", {7, 70, 8, 9}),
         (NESTED, f":{OWN}", {7}),
     ]
     for lists, cgroup, expected in cases:
         for path, tids in lists.items():
-            add(Path(f"{mount}{path}"), *tids, file="tasks" if cgroup.startswith("cpu") else "cgroup.threads")
+            add(
+                Path(f"{mount}{path}"),
+                *tids,
+                file="tasks" if cgroup.startswith("cpu") else "cgroup.threads",
+            )
         reading = read_threads(cgroup, lambda below: below == f":{OWN}/libpod-b")
         assert reading == (None if expected is None else Reading(expected, 0)), cgroup
         for made in mount.iterdir():
             shutil.rmtree(made)
 
 
-def test_more_cgroups_than_are_read_are_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_cgroups_than_are_read_are_counted(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(its, "_MOST_CGROUPS", 5)
     count_directories(monkeypatch)
     top = add(mount / OWN[1:], 7)
@@ -222,7 +260,9 @@ def test_more_cgroups_than_are_read_are_counted(mount: Path, monkeypatch: pytest
     assert read_threads(":" + OWN, none_is) == Reading({7}, 5)
 
 
-def test_more_cgroups_than_are_read_are_not_even_listed(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_cgroups_than_are_read_are_not_even_listed(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directories: list[str] = []
     monkeypatch.setattr(rare, "count_links", lambda _path: 100_002)
     monkeypatch.setattr(system, "list_directory", lambda path, _above: directories.append(path))
@@ -249,7 +289,9 @@ def count_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rare, "count_links", count_links)
 
 
-def test_list_that_is_too_long_or_unreadable_is_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_that_is_too_long_or_unreadable_is_counted(
+    mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(its, "_MOST_BYTES", 10)
     top = add(mount / OWN[1:], 7)
     add(top / "long", *range(10))
@@ -268,14 +310,21 @@ def test_cgroup_whose_path_is_longer_than_a_path_may_be_is_read(node: Node) -> N
     node.spawn(8, OWN + DEEP)
     assert len(OWN + DEEP) > 4096
     assert read_threads(":" + OWN, none_is) == Reading({7, 8}, 0)
-    assert not [fd for fd in node.machine.caller.descriptors if "cgroup" in node.machine._opened(fd).path]
+    assert not [
+        fd for fd in node.machine.caller.descriptors if "cgroup" in node.machine._opened(fd).path
+    ]
 
 
 def test_cgroup_that_is_refused_is_counted(node: Node) -> None:
     node.spawn(7, OWN)
     node.spawn(8, OWN + "/below")
     none, one = Reading(set(), 1), Reading({7}, 1)
-    refused = {TOP: none, f"{TOP}/cgroup.threads": none, f"{TOP}/below": one, f"{TOP}/below/cgroup.threads": one}
+    refused = {
+        TOP: none,
+        f"{TOP}/cgroup.threads": none,
+        f"{TOP}/below": one,
+        f"{TOP}/below/cgroup.threads": one,
+    }
     for what, expected in refused.items():
         for number in (errno.EACCES, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENAMETOOLONG):
             node.kernel.denied[what] = number
@@ -301,11 +350,15 @@ def test_cgroup_that_vanishes_leads_to_another_reading_and_is_counted_if_that_is
         return opened(path, *arguments, **keywords)
 
     node.machine.open = open_noted  # type: ignore[method-assign,assignment]
-    assert read_threads(":" + OWN, none_is) == (Reading({7, 8}, 0) if times == 1 else Reading({7}, 1))
+    assert read_threads(":" + OWN, none_is) == (
+        Reading({7, 8}, 0) if times == 1 else Reading({7}, 1)
+    )
     assert len(tries) == (2 if times == 1 else 3)
 
 
-def test_process_that_cannot_be_read_or_whose_cgroups_cannot_is_counted_and_in_no_containers_cgroup(node: Node) -> None:
+def test_process_that_cannot_be_read_or_whose_cgroups_cannot_is_counted_and_in_no_containers_cgroup(
+    node: Node,
+) -> None:
     """Some kernels refuse a cgroup's path that is longer than PATH_MAX."""
     for pid in (7, 8, 9, 10):
         node.spawn(pid, OWN)
@@ -313,7 +366,10 @@ def test_process_that_cannot_be_read_or_whose_cgroups_cannot_is_counted_and_in_n
     node.kernel.files["/proc/10/cgroup"] = None  # it has just ended
     present = look()
     assert present.unread == 2
-    assert {pid: process.cgroups for pid, process in present.by_pid.items()} == {7: (":" + OWN,), 8: its.UNKNOWN}
+    assert {pid: process.cgroups for pid, process in present.by_pid.items()} == {
+        7: (":" + OWN,),
+        8: its.UNKNOWN,
+    }
 
 
 def test_threads_of_a_process_that_cannot_be_listed_are_not_taken_for_none(node: Node) -> None:

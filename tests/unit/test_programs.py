@@ -32,7 +32,9 @@ def test_a_program_that_succeeds_has_no_problem(tmp_path: Path) -> None:
     assert ended.problem is None
 
 
-def test_a_program_that_fails_has_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_fails_has_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(programs, "_LONGEST_OUTPUT", 1 << 20)
     before = os.listdir("/proc/self/fd")
     for text, problem in (
@@ -44,7 +46,10 @@ def test_a_program_that_fails_has_a_problem(tmp_path: Path, monkeypatch: pytest.
         ("head -c 3000000 /dev/zero >&2", None),
         ("exec yes", "printed more than 1 MiB"),
     ):
-        assert programs.run_program([program(tmp_path / "x", text)], stdin="not read").problem == problem
+        assert (
+            programs.run_program([program(tmp_path / "x", text)], stdin="not read").problem
+            == problem
+        )
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -72,7 +77,9 @@ def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, text: 
     command = [program(tmp_path / "x", f"echo $$ >{pid}.new\nmv {pid}.new {pid}\n{text}")]
     while not pid.exists():  # on a busy machine a shell takes longer to start than it has
         seconds *= 2
-        assert programs.run_program(command, seconds=seconds) == Exit(None, "", f"timed out after {seconds:.2g} s")
+        assert programs.run_program(command, seconds=seconds) == Exit(
+            None, "", f"timed out after {seconds:.2g} s"
+        )
         assert time.monotonic() - began < DEADLINE
     group = int(pid.read_text())
     while members_of(group):  # what is killed takes its time to go
@@ -82,7 +89,11 @@ def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, text: 
 def members_of(group: int) -> list[str]:
     """The processes of a process group that are not dead."""
     fields = {path.parent.name: stat_of(path) for path in Path("/proc").glob("[0-9]*/stat")}
-    return [pid for pid, stat in fields.items() if len(stat) > 2 and stat[2] == str(group) and stat[0] not in "ZX"]
+    return [
+        pid
+        for pid, stat in fields.items()
+        if len(stat) > 2 and stat[2] == str(group) and stat[0] not in "ZX"
+    ]
 
 
 def stat_of(path: Path) -> list[str]:
@@ -96,5 +107,8 @@ def test_a_program_is_found_in_the_directories_of_the_system_alone(fs: FakeFiles
     fs.create_file("/top/usr/bin/runc", st_mode=0o100755)
     fs.create_file("/top/bin/crun", st_mode=0o100644)  # is no program
     fs.create_file("/home/eve/runc", st_mode=0o100755)
-    assert [programs.find_program(name, "/top") for name in ("runc", "crun")] == ["/usr/bin/runc", None]
+    assert [programs.find_program(name, "/top") for name in ("runc", "crun")] == [
+        "/usr/bin/runc",
+        None,
+    ]
     assert programs.find_program("runc") is None

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics: what Prometheus' own parser makes of them is what the node is like, whatever tenants call their pods."""
+"""Metrics: what Prometheus' own parser makes of them is what the node is like,
+whatever tenants call their pods.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def values(samples: Samples, name: str, **labels: str) -> list[float]:
     """Those of the series of this name with these labels among its own, in order."""
     wanted = set(labels.items())
     return sorted(
-        value for (metric, labels), value in samples.items() if metric == "resctrl_mon_" + name and wanted <= labels
+        value
+        for (metric, labels), value in samples.items()
+        if metric == "resctrl_mon_" + name and wanted <= labels
     )
 
 
@@ -73,7 +77,11 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
 
 
 OVER = {"path": "/r/mon_groups/old", "ctrl_group": "/", "begin": BEGIN, "end": NOW}
-HERE: dict[str, Any] = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group": "/", "begin": BEGIN}
+HERE: dict[str, Any] = {
+    "path": "/sys/fs/resctrl/mon_groups/oci-c1",
+    "ctrl_group": "/",
+    "begin": BEGIN,
+}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +91,13 @@ HERE: dict[str, Any] = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group
         ([{**HERE, "before": {ENERGY: "100.000001"}}], {}, 103.250001, None, 4096),
         ([HERE], {ENERGY: "Error", OCCUPANCY: "Unavailable"}, None, 1, None),
         ([{**HERE, "begin": {ENERGY: "Unavailable"}}], {ENERGY: "Unavailable"}, 0, None, 4096),
-        ([{**OVER, "begin": {ENERGY: "Unavailable"}, "end": {ENERGY: "Unavailable"}}], {}, 0, None, None),
+        (
+            [{**OVER, "begin": {ENERGY: "Unavailable"}, "end": {ENERGY: "Unavailable"}}],
+            {},
+            0,
+            None,
+            None,
+        ),
         ([HERE], {ENERGY: "Unavailable"}, None, 1, 4096),
         ([{**HERE, "begin": None}], {}, None, None, 4096),
         ([OVER], {}, 3.25, None, None),
@@ -91,7 +105,16 @@ HERE: dict[str, Any] = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group
         ([{**OVER, "end": {}}, HERE], {}, None, 1, 4096),
     ],
     ids=[
-        *("live", "again", "no numbers", "no data yet", "never any data", "no data any more", "no begin", "over"),
+        *(
+            "live",
+            "again",
+            "no numbers",
+            "no data yet",
+            "never any data",
+            "no data any more",
+            "no begin",
+            "over",
+        ),
         *("two groups with equal labels", "two, and one is unknown"),
     ],
 )
@@ -107,19 +130,39 @@ def test_what_is_known_of_a_use_has_a_sample_and_the_rest_is_counted(
     node.record("c1", groups=groups)
     samples = scraped(node)
     assert value(samples, "core_energy_joules_total", key="c1") == energy
-    assert value(samples, "use_unknown", key="c1", domain="mon_PERF_PKG_00", event="core_energy") == unknown
+    assert (
+        value(samples, "use_unknown", key="c1", domain="mon_PERF_PKG_00", event="core_energy")
+        == unknown
+    )
     assert value(samples, "llc_occupancy_bytes") == occupancy
 
 
 def test_after_a_wipe_the_counter_starts_again_from_0(node: NodeFiles) -> None:
-    """What Prometheus adds up over all scrapes is never more than what was used: it adds what a counter starts from."""
+    """What Prometheus adds up over all scrapes is never more than what was used:
+    it adds what a counter starts from.
+    """
     path = node.make("oci-c1", counters={ENERGY: "8"})
     samples = []
-    for before, known, begin in (("100", {}, "5"), ("Unavailable", {ENERGY: "100"}, "8"), ("Unavailable", {}, "50")):
-        group = {"path": path, "ctrl_group": "/", "begin": {ENERGY: begin}, "before": {ENERGY: before}, "known": known}
+    for before, known, begin in (
+        ("100", {}, "5"),
+        ("Unavailable", {ENERGY: "100"}, "8"),
+        ("Unavailable", {}, "50"),
+    ):
+        group = {
+            "path": path,
+            "ctrl_group": "/",
+            "begin": {ENERGY: begin},
+            "before": {ENERGY: before},
+            "known": known,
+        }
         node.record("c1", groups=[group])
         scrape = scraped(node)
-        samples.append((value(scrape, "core_energy_joules_total"), value(scrape, "use_unknown", event="core_energy")))
+        samples.append(
+            (
+                value(scrape, "core_energy_joules_total"),
+                value(scrape, "use_unknown", event="core_energy"),
+            )
+        )
     assert samples == [(103, None), (0, 1), (None, 1)]
 
 
@@ -138,11 +181,22 @@ def test_each_event_has_a_metric_of_its_kind_and_unit(node: NodeFiles) -> None:
 
 def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
     path = node.make("oci-c1", counters={"mon_L3_00/stalls_memrd": "17", "mon_L3_00/new": "Error"})
-    group = {"path": path, "ctrl_group": "/", "begin": {"mon_L3_00/stalls_memrd": "5", "mon_L3_00/new": "1"}}
+    group = {
+        "path": path,
+        "ctrl_group": "/",
+        "begin": {"mon_L3_00/stalls_memrd": "5", "mon_L3_00/new": "1"},
+    }
     node.record("c1", groups=[group])
     node.count_whole({"mon_L3_00/stalls_memrd": "40"})
-    samples = {name: number for (name, _), number in scraped(node).items() if "stalls" in name or "new" in name}
-    assert samples == {"resctrl_mon_stalls_memrd_total": 12, "resctrl_mon_node_stalls_memrd_total": 23}
+    samples = {
+        name: number
+        for (name, _), number in scraped(node).items()
+        if "stalls" in name or "new" in name
+    }
+    assert samples == {
+        "resctrl_mon_stalls_memrd_total": 12,
+        "resctrl_mon_node_stalls_memrd_total": 23,
+    }
     assert "# TYPE resctrl_mon_stalls_memrd_total counter" in text_of(node)
 
 
@@ -153,11 +207,15 @@ def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
     ("fields", "labels"),
     [
         ({"kind": "pod", "pod_namespace": "shop", "pod_name": "web-0"}, {"uid": "c1"}),
-        ({"kind": "container"}, {"key": "c1", "container": "app"}),  # the empty ones stay: see prometheus._identify
+        # The empty ones stay: see prometheus._identify.
+        ({"kind": "container"}, {"key": "c1", "container": "app"}),
         ({"kind": "sandbox"}, {"key": "c1"}),
         ({"pod_name": "stack", "name": "db"}, {"key": "c1", "container": "db"}),
         ({"kind": "sandbox", "pod_name": "stack"}, {"key": "c1"}),
-        ({"pod_namespace": "shop", "pod_name": "web-0"}, {"container_id": "c1", "container": "app"}),
+        (
+            {"pod_namespace": "shop", "pod_name": "web-0"},
+            {"container_id": "c1", "container": "app"},
+        ),
     ],
     ids=[
         "as of kube-state-metrics",
@@ -169,11 +227,24 @@ def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
     ],
 )
 def test_a_key_has_labels(node: NodeFiles, fields: dict[str, str], labels: dict[str, str]) -> None:
-    groups = [{**HERE, "path": node.make("oci-c1", path, NOW), "ctrl_group": path} for path in ("/", "gold")]
+    groups = [
+        {**HERE, "path": node.make("oci-c1", path, NOW), "ctrl_group": path}
+        for path in ("/", "gold")
+    ]
     node.record("c1", groups=groups, members={"c1": node.alive(HERE["path"], name="app")}, **fields)
-    pod = {"namespace": fields.get("pod_namespace", ""), "pod": fields.get("pod_name", ""), "container": ""}
-    of_use = [dict(pairs) for name, pairs in scraped(node) if name == "resctrl_mon_core_energy_joules_total"]
-    expected = [{**pod, **labels, "ctrl_group": path, "domain": "mon_PERF_PKG_00"} for path in ("/", "gold")]
+    pod = {
+        "namespace": fields.get("pod_namespace", ""),
+        "pod": fields.get("pod_name", ""),
+        "container": "",
+    }
+    of_use = [
+        dict(pairs)
+        for name, pairs in scraped(node)
+        if name == "resctrl_mon_core_energy_joules_total"
+    ]
+    expected = [
+        {**pod, **labels, "ctrl_group": path, "domain": "mon_PERF_PKG_00"} for path in ("/", "gold")
+    ]
     assert sorted(of_use, key=lambda labels: labels["ctrl_group"]) == expected
 
 
@@ -183,7 +254,11 @@ POD = "0d174e60a699"
 
 def labels_of(node: NodeFiles) -> dict[str, str]:
     """The labels of the only series of a counter."""
-    (labels,) = [dict(labels) for name, labels in scraped(node) if name == "resctrl_mon_core_energy_joules_total"]
+    (labels,) = [
+        dict(labels)
+        for name, labels in scraped(node)
+        if name == "resctrl_mon_core_energy_joules_total"
+    ]
     return {name: text for name, text in labels.items() if name not in ("ctrl_group", "domain")}
 
 
@@ -193,7 +268,11 @@ def test_a_container_keeps_its_series_when_its_key_has_no_member_any_more(node: 
     node.record("c1", members={"c1": node.alive(path, name="app")}, groups=[HERE], **pod)
     before = labels_of(node)
     node.completed("c1", **pod)
-    assert labels_of(node) == before == {**dict(zip(NAMES, ("shop", "web-0", "app"))), "container_id": "c1"}
+    assert (
+        labels_of(node)
+        == before
+        == {**dict(zip(NAMES, ("shop", "web-0", "app"))), "container_id": "c1"}
+    )
 
 
 def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: NodeFiles) -> None:
@@ -201,7 +280,11 @@ def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: Node
     expected = {"namespace": "", "pod": POD, "container": "app", "key": "c1"}
     assert labels_of(node) == expected
     labelled = labels.keep_metric_labels(state, replace(state, pod_name="keep"))
-    for again in (state, labelled, labels.keep_metric_labels(labelled, replace(labelled, pod_name="kept", name="new"))):
+    for again in (
+        state,
+        labelled,
+        labels.keep_metric_labels(labelled, replace(labelled, pod_name="kept", name="new")),
+    ):
         node.record(**again.model_dump())
         assert labels_of(node) == expected
         infos = {series for series in scraped(node) if series[0] == "resctrl_mon_key_info"}
@@ -215,7 +298,13 @@ def test_a_job_has_an_info_with_its_labels(node: NodeFiles) -> None:
     node.live("nightly", kind="job", job_labels={"user": "alice", "name": text})
     node.live("plain", kind="job")
     none = dict.fromkeys(NAMES, "")
-    labelled = {**none, "key": "nightly", "name": "nightly", "label_user": "alice", "label_name": printable(text)}
+    labelled = {
+        **none,
+        "key": "nightly",
+        "name": "nightly",
+        "label_user": "alice",
+        "label_name": printable(text),
+    }
     plain = {**none, "key": "plain", "name": "plain"}
     infos = {labels for name, labels in scraped(node) if name == "resctrl_mon_key_info"}
     assert infos == {frozenset(labelled.items()), frozenset(plain.items())}
@@ -258,25 +347,48 @@ def test_a_node_has_health_metrics(node: NodeFiles) -> None:
     assert [value(samples, "keys", state=state) for state in names] == [3, 0, 1, 1, 1, 1]
     assert [value(samples, "members", state=state) for state in ("alive", "dead")] == [2, 1]
     assert [value(samples, "rmids_in_use", owner=owner) for owner in ("ours", "others")] == [2, 4]
-    unmonitored = {reason: value(samples, "unmonitored_containers", reason=reason) for reason in (*REASONS, 'new"\\n')}
+    unmonitored = {
+        reason: value(samples, "unmonitored_containers", reason=reason)
+        for reason in (*REASONS, 'new"\\n')
+    }
     assert unmonitored == {**dict.fromkeys(REASONS, 0), "no_rmids": 2, 'new"\\n': 1}
     assert value(samples, "hook_runs_total", stage="createRuntime", result="ok") == 4
     assert value(samples, "build_info", version=__version__) == 1
-    single = {"members_taken_from_others": 1, "rmids": 8, "orphan_groups": 1, "mounted": 1, "node_supported": 1}
+    single = {
+        "members_taken_from_others": 1,
+        "rmids": 8,
+        "orphan_groups": 1,
+        "mounted": 1,
+        "node_supported": 1,
+    }
     assert {name: value(samples, name) for name in single} == single
 
 
-def test_containers_that_another_tool_has_taken_are_counted_by_key_and_by_its_group(node: NodeFiles) -> None:
+def test_containers_that_another_tool_has_taken_are_counted_by_key_and_by_its_group(
+    node: NodeFiles,
+) -> None:
     """What is known of their use goes on as it is, and is marked."""
     node.live("c1", kind="pod", pod_namespace="shop", pod_name="web")
     before = scraped(node)
-    assert not [name for name, _ in before if "taken_containers" in name or name.endswith("use_unknown")]
+    assert not [
+        name for name, _ in before if "taken_containers" in name or name.endswith("use_unknown")
+    ]
     theirs = node.take('th"eirs')
     samples = scraped(node)
     assert (value(samples, "keys", state="taken"), value(samples, "keys", state="live")) == (1, 0)
     labels = {"namespace": "shop", "pod": "web", "container": "", "uid": "c1"}
     assert value(samples, "taken_containers", **labels, group=theirs) == 1
-    assert value(samples, "use_unknown", **labels, ctrl_group="/", domain="mon_PERF_PKG_00", event="core_energy") == 1
+    assert (
+        value(
+            samples,
+            "use_unknown",
+            **labels,
+            ctrl_group="/",
+            domain="mon_PERF_PKG_00",
+            event="core_energy",
+        )
+        == 1
+    )
     energy = "core_energy_joules_total"
     place = {**labels, "ctrl_group": "/", "domain": "mon_PERF_PKG_00"}
     assert value(samples, energy, **place) == value(before, energy, **place) == 3.25
@@ -291,18 +403,40 @@ RUN: dict[str, Any] = {
     "late_cpu": 1.5,
 }
 RUN |= {"outside": {"c1": 17, "c2": 1}, "outside_total": 20}
-WATCH = {"started_at": 1e9, "alive_at": 1e9 + 60, "moved": 7, "failed": 2, "overflows": 1, "followed": 3}
-WATCHED = {"alive_timestamp_seconds": 1e9 + 60, "moved_tasks_total": 7, "failures_total": 2, "overflows_total": 1}
+WATCH = {
+    "started_at": 1e9,
+    "alive_at": 1e9 + 60,
+    "moved": 7,
+    "failed": 2,
+    "overflows": 1,
+    "followed": 3,
+}
+WATCHED = {
+    "alive_timestamp_seconds": 1e9 + 60,
+    "moved_tasks_total": 7,
+    "failures_total": 2,
+    "overflows_total": 1,
+}
 WATCHED["followed_containers_total"] = 3
 NO_END = {"reconcile_end_timestamp_seconds": None, "reconcile_duration_seconds": None}
-NO_WATCH = dict.fromkeys(("watch_start_timestamp_seconds", "watch_moved_tasks_total", "watch_failures_total"))
+NO_WATCH = dict.fromkeys(
+    ("watch_start_timestamp_seconds", "watch_moved_tasks_total", "watch_failures_total")
+)
 
 
 @pytest.mark.parametrize(
     ("record", "content", "expected"),
     [
-        ("reconcile", RUN, {"reconcile_end_timestamp_seconds": 1e9 - 60, "reconcile_duration_seconds": 0.25}),
-        ("reconcile", RUN, {"late_cpu_seconds_total": 1.5, "outside_threads": 20, "elsewhere_threads": None}),
+        (
+            "reconcile",
+            RUN,
+            {"reconcile_end_timestamp_seconds": 1e9 - 60, "reconcile_duration_seconds": 0.25},
+        ),
+        (
+            "reconcile",
+            RUN,
+            {"late_cpu_seconds_total": 1.5, "outside_threads": 20, "elsewhere_threads": None},
+        ),
         ("reconcile", {"started_at": 1e9}, {"reconcile_start_timestamp_seconds": 1e9, **NO_END}),
         ("watch", WATCH, {f"watch_{name}": number for name, number in WATCHED.items()}),
         ("watch", {"moved": -1}, NO_WATCH),
@@ -318,19 +452,30 @@ def test_reconcile_and_watch_are_seen(
 
 
 def test_what_reconcile_did_is_counted_by_verb_and_by_group(node: NodeFiles) -> None:
-    node.reconciled(**RUN, actions={"adopt": 7}, failures={"evict": 3}, elsewhere={"/r/gold": 2, "/r/x": 1})
+    node.reconciled(
+        **RUN, actions={"adopt": 7}, failures={"evict": 3}, elsewhere={"/r/gold": 2, "/r/x": 1}
+    )
     samples = scraped(node)
-    assert [value(samples, "elsewhere_threads", group=path) for path in ("/r/gold", "/r/x")] == [2, 1]
+    assert [value(samples, "elsewhere_threads", group=path) for path in ("/r/gold", "/r/x")] == [
+        2,
+        1,
+    ]
     assert [value(samples, "reconcile_undone", kind=kind) for kind in ("failed", "left")] == [1, 2]
-    assert [value(samples, "reconcile_actions_total", verb=verb) for verb in ("adopt", "evict")] == [7, 0]
-    assert [value(samples, "reconcile_failures_total", verb=verb) for verb in ("adopt", "evict")] == [0, 3]
+    assert [
+        value(samples, "reconcile_actions_total", verb=verb) for verb in ("adopt", "evict")
+    ] == [7, 0]
+    assert [
+        value(samples, "reconcile_failures_total", verb=verb) for verb in ("adopt", "evict")
+    ] == [0, 3]
 
 
 @pytest.mark.parametrize(("directory", "is_supported"), [(None, 0), ("", 1), ("info", 0)])
 def test_a_machine_without_a_mount_has_health_metrics_and_whether_it_could_monitor(
     node: NodeFiles, directory: str | None, is_supported: int
 ) -> None:
-    """Without resctrl; not mounted yet, which the empty directory shows; and mounted where nothing can monitor."""
+    """Without resctrl; not mounted yet, which the empty directory shows;
+    and mounted where nothing can monitor.
+    """
     shutil.rmtree(node.root)
     if directory is not None:
         (node.root / directory).mkdir(parents=True)
@@ -338,7 +483,9 @@ def test_a_machine_without_a_mount_has_health_metrics_and_whether_it_could_monit
     assert (value(samples, "mounted"), value(samples, "node_supported")) == (0, is_supported)
     assert {value(samples, "unmonitored_containers", reason=reason) for reason in REASONS} == {0}
     assert not [
-        name for name, _ in samples if re.search("rmids|orphan|hook_runs|node_[^s]", name) and "unmon" not in name
+        name
+        for name, _ in samples
+        if re.search("rmids|orphan|hook_runs|node_[^s]", name) and "unmon" not in name
     ]
 
 
@@ -365,12 +512,26 @@ def test_json_has_the_same_numbers() -> None:
     samples: Samples = {}
     for metric in json.loads(json.dumps(prometheus.to_json(FAMILIES.values())))["metrics"]:
         assert metric["type"] in ("counter", "gauge")
-        samples |= {(metric["name"], frozenset(one["labels"].items())): one["value"] for one in metric["samples"]}
+        samples |= {
+            (metric["name"], frozenset(one["labels"].items())): one["value"]
+            for one in metric["samples"]
+        }
     assert samples == parsed(prometheus.format_text(FAMILIES.values()))
 
 
 HOSTILE = st.text(max_size=30) | st.sampled_from(
-    ['"} 1\nresctrl_mon_keys 9', "\\", '\\"', "\x1b[2J", "a\u2028b\x85c", "\ud800", "{}", "'", "# HELP", "x" * 2000]
+    [
+        '"} 1\nresctrl_mon_keys 9',
+        "\\",
+        '\\"',
+        "\x1b[2J",
+        "a\u2028b\x85c",
+        "\ud800",
+        "{}",
+        "'",
+        "# HELP",
+        "x" * 2000,
+    ]
 )
 
 
@@ -378,13 +539,25 @@ HOSTILE = st.text(max_size=30) | st.sampled_from(
 @given(namespace=HOSTILE, pod=HOSTILE, domain=HOSTILE, reason=HOSTILE)
 @example(namespace='"', pod="\\n", domain="\\\\", reason="\r\n")
 @example(namespace="n", pod='a"b\\c{d}=e,f # EOF', domain="d", reason="io")
-def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, domain: str, reason: str) -> None:
+def test_text_of_a_tenant_stays_inside_a_label_value(
+    namespace: str, pod: str, domain: str, reason: str
+) -> None:
     def make_with(*words: str) -> list[prometheus.Family]:
-        record = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={f"{words[2]}/core_energy": "1"})
+        record = MonGroup(
+            path="/r/mon_groups/x", ctrl_group="/", begin={f"{words[2]}/core_energy": "1"}
+        )
         group = Group(record, exists=False, now={f"{words[2]}/core_energy": "2"})
-        key = SeenKey(KeyState(key="c1", kind="container", pod_namespace=words[0], pod_name=words[1]), [group], {})
+        key = SeenKey(
+            KeyState(key="c1", kind="container", pod_namespace=words[0], pod_name=words[1]),
+            [group],
+            {},
+        )
         (failure,) = EVERYTHING.failures
-        fields = {**vars(EVERYTHING), "keys": [key], "failures": [failure.model_copy(update={"reason": words[3]})]}
+        fields = {
+            **vars(EVERYTHING),
+            "keys": [key],
+            "failures": [failure.model_copy(update={"reason": words[3]})],
+        }
         return make_families(make_inventory(**fields))
 
     families = make_with(namespace, pod, domain, reason)
@@ -396,7 +569,9 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
     assert len(text.splitlines()) == len(plain.splitlines()) - (reason in REASONS) + info
     samples = parsed(text)
     assert read_open(families) == samples
-    ((_, labels),) = [series for series in samples if series[0] == "resctrl_mon_core_energy_joules_total"]
+    ((_, labels),) = [
+        series for series in samples if series[0] == "resctrl_mon_core_energy_joules_total"
+    ]
     expected = {"namespace", "pod", "container", "ctrl_group", "domain"}
     assert {name for name, _ in labels} - {"container_id", "key"} == expected
     if pod.isascii() and pod.isprintable() and len(pod) <= 1000:
@@ -407,7 +582,9 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
 
 
 @pytest.mark.parametrize(("now", "held"), [(90, 100), (None, 100), (110, 110), (3, 3)])
-def test_a_difference_is_held_when_it_dips_but_not_when_it_starts_again(now: int | None, held: int) -> None:
+def test_a_difference_is_held_when_it_dips_but_not_when_it_starts_again(
+    now: int | None, held: int
+) -> None:
     use = prometheus.Use(None, None if now is None else now * MILLION)
     assert (use.hold(100), use.hold(None)) == (held, now)
 
@@ -444,7 +621,9 @@ def test_a_counter_in_the_textfile_does_not_dip(
     age: float,
     held: float,
 ) -> None:
-    """But it starts again with another directory that is counted alone, and with another key of that name."""
+    """But it starts again with another directory that is counted alone,
+    and with another key of that name.
+    """
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
     path = node.make("oci-c1", counters={ENERGY: "95.5"})
     group = {"path": path, "ctrl_group": "/", "begin": {ENERGY: "5.5"}, "before": {ENERGY: "0"}}
@@ -482,7 +661,9 @@ def test_a_former_sample_is_held_unless_the_counter_has_never_reached_it(
     """`held`: with a use of 3.25. `kept`: if the counter cannot be read."""
     node.live("c1", pod_name='a} 7 "b', created_boottime=0.0)
     assert cli.main(textfile) == 0
-    (series,) = re.findall(r"^(\w+core_energy_joules_total\{.*\}) 3.25$", PROM.read_text(), re.MULTILINE)
+    (series,) = re.findall(
+        r"^(\w+core_energy_joules_total\{.*\}) 3.25$", PROM.read_text(), re.MULTILINE
+    )
     for now, expected in (NOW[ENERGY], held), ("Error", kept):
         PROM.write_text(line.format(series) + "\n")
         node.count("oci-c1", {ENERGY: now})
@@ -490,7 +671,9 @@ def test_a_former_sample_is_held_unless_the_counter_has_never_reached_it(
         assert value(parsed(PROM.read_text()), "core_energy_joules_total") == expected
 
 
-@pytest.mark.parametrize("content", [b"\xff\x00", b"resctrl_mon_core_energy_joules_total x\n\n 1", b"# HELP"])
+@pytest.mark.parametrize(
+    "content", [b"\xff\x00", b"resctrl_mon_core_energy_joules_total x\n\n 1", b"# HELP"]
+)
 def test_a_textfile_is_replaced_whatever_it_holds(
     node: NodeFiles, textfile: list[str], fs: FakeFilesystem, content: bytes
 ) -> None:
@@ -523,7 +706,9 @@ def test_a_failed_write_keeps_the_old_textfile(monkeypatch: pytest.MonkeyPatch, 
         f"the file system of {PROM} is full, or out of inodes",
     )
     assert (PROM.read_text(), os.listdir(PROM.parent)) == ("old", ["x.prom"])
-    assert [name for name in there if name.endswith(".prom")] == ["x.prom"], "node_exporter reads what ends so"
+    assert [name for name in there if name.endswith(".prom")] == ["x.prom"], (
+        "node_exporter reads what ends so"
+    )
     assert len(there) == 2
 
 
@@ -556,23 +741,42 @@ CREATED_AT = "2026-01-02T03:04:05Z"
     ("before", "created_at", "has_created", "created"),
     [
         ({}, CREATED_AT, True, [1767323045.0]),
-        ({ENERGY: "100"}, CREATED_AT, True, [1767323045.0]),  # its counter goes on from what it used before
-        ({ENERGY: "Unavailable"}, CREATED_AT, True, []),  # it starts again, amid the life of its key
+        # Its counter goes on from what it used before.
+        ({ENERGY: "100"}, CREATED_AT, True, [1767323045.0]),
+        # It starts again, amid the life of its key.
+        ({ENERGY: "Unavailable"}, CREATED_AT, True, []),
         ({}, "", True, []),
         ({}, "yesterday", True, []),
         ({}, CREATED_AT, False, []),
     ],
-    ids=["first", "another incarnation", "a part is unknown", "no time", "damaged", "not asked for"],
+    ids=[
+        "first",
+        "another incarnation",
+        "a part is unknown",
+        "no time",
+        "damaged",
+        "not asked for",
+    ],
 )
 def test_a_counter_of_a_key_is_created_with_it(
-    node: NodeFiles, before: dict[str, str], created_at: str, has_created: bool, created: list[float]
+    node: NodeFiles,
+    before: dict[str, str],
+    created_at: str,
+    has_created: bool,
+    created: list[float],
 ) -> None:
     path = node.make("oci-c1", counters=NOW)
     group = {"path": path, "ctrl_group": "/", "begin": BEGIN, "before": before}
     node.record("c1", created_at=created_at, groups=[group])
-    families = make_families(take_snapshot(node.options, has_uncharged=True), has_created=has_created)
+    families = make_families(
+        take_snapshot(node.options, has_uncharged=True), has_created=has_created
+    )
     samples = read_open(families)
     assert values(samples, "core_energy_joules_created") == created
-    assert not [name for name, _ in samples if name.endswith("_created") and re.search("occupancy|node|runs", name)]
+    assert not [
+        name
+        for name, _ in samples
+        if name.endswith("_created") and re.search("occupancy|node|runs", name)
+    ]
     others = {series for series in samples if not series[0].endswith("_created")}
     assert parsed(prometheus.format_text(families)).keys() == others

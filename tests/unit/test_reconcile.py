@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reconcile on a simulated machine: what it makes of records, whatever happened to them, and beside hooks that run.
+"""reconcile on a simulated machine: what it makes of records, whatever happened to them,
+and beside hooks that run.
 
 What it does about processes and by the kernel's rules: tests/fuse/test_reconcile.py.
 """
@@ -46,7 +47,9 @@ BANDWIDTH = "mon_L3_00/mbm_total_bytes"
 
 
 def set_traffic(node: Node, *paths: str, text: str | None) -> None:
-    """Let a counter of these groups, and the root group's, say this; None: its domain is offline."""
+    """Let a counter of these groups, and the root group's, say this; None:
+    its domain is offline.
+    """
     domains = node.kernel.resctrl.counters.domains
     domains["mon_L3_00"] = tuple(event for event in domains["mon_L3_00"] if event not in BANDWIDTH)
     for path in (RESCTRL, *paths) if text is not None else ():
@@ -60,7 +63,9 @@ def read_traffic(node: Node) -> tuple[int, bool]:
     return total.known // counters.MILLION, not total.unknown
 
 
-@pytest.mark.parametrize("mode", ["[mbm_event]\ndefault\n", "[mbm_cntr_assign]\n", "mbm_event\n[default]\n", None])
+@pytest.mark.parametrize(
+    "mode", ["[mbm_event]\ndefault\n", "[mbm_cntr_assign]\n", "mbm_event\n[default]\n", None]
+)
 @pytest.mark.parametrize("gap", ["Unassigned", None])
 def test_traffic_before_its_counter_stopped_is_kept_if_a_run_read_it(
     node: Node, mode: str | None, gap: str | None
@@ -89,7 +94,9 @@ def test_traffic_before_its_counter_stopped_is_kept_if_a_run_read_it(
     assert len(node.reconciled().counted) == is_read
 
 
-def test_what_a_counter_had_in_a_former_directory_is_not_added_to_that_of_the_next(node: Node) -> None:
+def test_what_a_counter_had_in_a_former_directory_is_not_added_to_that_of_the_next(
+    node: Node,
+) -> None:
     set_traffic(node, text="0")
     node.kernel.files[f"{RESCTRL}/info/L3_MON/mbm_assign_mode"] = b"[mbm_event]\n"
     node.start()
@@ -103,7 +110,9 @@ def test_what_a_counter_had_in_a_former_directory_is_not_added_to_that_of_the_ne
 
 
 @pytest.mark.parametrize("to", ["gold/mon_groups/" + GROUP, "mon_groups/oci-renamed"])
-def test_a_group_that_is_renamed_is_followed_by_another_and_nothing_stays(node: Node, to: str) -> None:
+def test_a_group_that_is_renamed_is_followed_by_another_and_nothing_stays(
+    node: Node, to: str
+) -> None:
     """README: the use until then is unknown."""
     node.kernel.add_class("gold")
     node.start()
@@ -142,7 +151,9 @@ def test_an_old_group_gives_its_rmid_to_the_new_one_in_another_ctrl_group(node: 
     node.assert_settled()
 
 
-def test_a_ctrl_group_that_was_made_again_for_a_sibling_is_not_the_first_containers(node: Node) -> None:
+def test_a_ctrl_group_that_was_made_again_for_a_sibling_is_not_the_first_containers(
+    node: Node,
+) -> None:
     """The group on record is there, but the first container cannot be in it any more."""
     gold = node.kernel.add_class("gold")
     node.spawn(7, group="gold")
@@ -156,7 +167,9 @@ def test_a_ctrl_group_that_was_made_again_for_a_sibling_is_not_the_first_contain
     node.assert_settled()
 
 
-@pytest.mark.parametrize("moves", [True, False], ids=["one moves to another ctrl_group then", "none moves"])
+@pytest.mark.parametrize(
+    "moves", [True, False], ids=["one moves to another ctrl_group then", "none moves"]
+)
 def test_groups_are_read_again_for_a_remade_group_only_if_its_process_has_moved_since_the_survey(
     node: Node, monkeypatch: pytest.MonkeyPatch, *, moves: bool
 ) -> None:
@@ -167,7 +180,9 @@ def test_groups_are_read_again_for_a_remade_group_only_if_its_process_has_moved_
         node.kernel.rmdir(f"{RESCTRL}/mon_groups/oci-{name}")
     monitor, read_groups, readings = acting._monitor, move.read_groups, []
 
-    def move_and_monitor(survey: Survey, container: Container, *others: Any, **options: Any) -> bool | Mover:  # noqa: ANN401
+    def move_and_monitor(
+        survey: Survey, container: Container, *others: Any, **options: Any
+    ) -> bool | Mover:  # noqa: ANN401
         if moves and container.id == OTHER:
             node.kernel.put(gold, b"8")
         return monitor(survey, container, *others, **options)
@@ -185,12 +200,16 @@ def test_groups_are_read_again_for_a_remade_group_only_if_its_process_has_moved_
 
 # --- What another tool has moved to its own group, or to another ctrl_group
 
-each_kernel = pytest.mark.parametrize("shows_groups", [True, False], ids=["the kernel shows groups", "it does not"])
+each_kernel = pytest.mark.parametrize(
+    "shows_groups", [True, False], ids=["the kernel shows groups", "it does not"]
+)
 
 
 @pytest.fixture(params=[True, False], ids=["the kernel shows groups", "it does not"])
 def taken(node: Node, request: pytest.FixtureRequest) -> Node:
-    """A container of two processes, and a thread that exec has brought in, of which another tool has taken the init."""
+    """A container of two processes, and a thread that exec has brought in,
+    of which another tool has taken the init.
+    """
     node.kernel.shows_groups = request.param
     node.start()
     node.spawn(8, group=f"mon_groups/{GROUP}")
@@ -218,7 +237,12 @@ def test_a_container_that_another_tool_has_taken_is_noted_once_and_left_alone(
     assert done.left == [f"another tool has moved {ID[:12]} of {UID} to {theirs}, where it stays"]
     for _ in range(2):
         again = node.repair()
-        assert (again.outcomes, again.is_whole, again.outside, again.left) == ([], True, {}, done.left)
+        assert (again.outcomes, again.is_whole, again.outside, again.left) == (
+            [],
+            True,
+            {},
+            done.left,
+        )
     assert (node.groups(), node.state().taken, node.reconciled().left) == (before, True, 1)
     assert node.reconciled().elsewhere == {}, "they are the taken container's"
     node.stop(ID, 7, 9)
@@ -259,7 +283,9 @@ def test_threads_in_a_group_of_another_tool_or_in_another_ctrl_group_stay_and_ar
 
 @each_kernel
 @pytest.mark.parametrize("pid", [7, 8], ids=["its init", "another process"])
-def test_a_group_on_record_with_another_prefix_is_not_another_tools(node: Node, shows_groups: bool, pid: int) -> None:
+def test_a_group_on_record_with_another_prefix_is_not_another_tools(
+    node: Node, shows_groups: bool, pid: int
+) -> None:
     """Its tasks were left there for ever, as those of another tool."""
     node.kernel.shows_groups = shows_groups
     node.start("c1", 70, uid=None, group_prefix="k8s-", linger=600)
@@ -274,7 +300,9 @@ def test_a_group_on_record_with_another_prefix_is_not_another_tools(node: Node, 
 
 
 def test_a_container_whose_runtime_does_not_answer_for_adopt_is_a_failed_action(node: Node) -> None:
-    done = node.repair(asks=lambda _known: ({}, {ID: "/adopt/runc: cannot start: ENOENT (#!/usr/bin/env python3)"}))
+    done = node.repair(
+        asks=lambda _known: ({}, {ID: "/adopt/runc: cannot start: ENOENT (#!/usr/bin/env python3)"})
+    )
     assert (done.is_whole, len(done.left), node.reconciled().failed) == (False, 1, 1)
 
 
@@ -293,11 +321,17 @@ def test_what_is_in_a_cgroup_of_another_container_is_that_ones(node: Node) -> No
     assert node.groups() == {GROUP: {7, 10}, f"oci-{OTHER}": {8, 9}}
 
 
-FOREIGN = [f"/libpod-{OTHER}.scope", f"/x/cri-containerd-{OTHER}.scope/init.scope", f"/y/pod{OTHER_UID}/{OTHER}"]
+FOREIGN = [
+    f"/libpod-{OTHER}.scope",
+    f"/x/cri-containerd-{OTHER}.scope/init.scope",
+    f"/y/pod{OTHER_UID}/{OTHER}",
+]
 
 
 @pytest.mark.parametrize("below", FOREIGN)
-@pytest.mark.parametrize("is_recorded", [True, False], ids=["its hook failed", "it was never hooked"])
+@pytest.mark.parametrize(
+    "is_recorded", [True, False], ids=["its hook failed", "it was never hooked"]
+)
 def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(
     node: Node, below: str, is_recorded: bool
 ) -> None:
@@ -305,7 +339,14 @@ def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(
     node.spawn(8, cgroup_of() + below.removesuffix("/init.scope"))
     node.spawn(9, cgroup_of() + below)
     if is_recorded:
-        known = Failure(container=OTHER, stage="createRuntime", reason="bad_key", problem="", pid=8, starttime=100)
+        known = Failure(
+            container=OTHER,
+            stage="createRuntime",
+            reason="bad_key",
+            problem="",
+            pid=8,
+            starttime=100,
+        )
         RunDir(RUN).write(Failure, OTHER, known)
     done = node.repair()
     assert (done.outcomes, done.is_whole, node.groups()) == ([], True, {GROUP: {7}})
@@ -314,8 +355,13 @@ def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(
 
 
 @pytest.mark.parametrize("below", FOREIGN)
-def test_what_a_container_has_begun_itself_is_its_own_whatever_it_calls_its_cgroup(node: Node, below: str) -> None:
-    """Podman in a container makes cgroups as the host's Podman does. Also after another tool has removed the group."""
+def test_what_a_container_has_begun_itself_is_its_own_whatever_it_calls_its_cgroup(
+    node: Node, below: str
+) -> None:
+    """Podman in a container makes cgroups as the host's Podman does.
+
+    Also after another tool has removed the group.
+    """
     node.start()
     node.kernel.fork(7, 8).places = [f"0::{cgroup_of()}{below}"]
     assert (node.verbs(), node.repair().left) == ([], [])
@@ -343,7 +389,9 @@ def test_what_exec_used_before_it_was_adopted_is_counted_once(node: Node) -> Non
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_a_thread_that_another_tool_takes_and_gives_up_again_and_again_is_counted_once(node: Node, runs: int) -> None:
+def test_a_thread_that_another_tool_takes_and_gives_up_again_and_again_is_counted_once(
+    node: Node, runs: int
+) -> None:
     """Each time all of its life was counted: 2.0 s were 4.0."""
     node.start()
     node.spawn(8, cgroup_of()).user_ticks = 2 * SECOND
@@ -380,7 +428,9 @@ def test_a_thread_older_than_the_last_look_counts_no_more_than_the_time_since_if
 
 def test_what_a_container_used_before_it_was_monitored_is_counted(node: Node) -> None:
     node.spawn(7).user_ticks = 2 * SECOND
-    known = Failure(container=ID, stage="createRuntime", reason="no_rmids", problem="", key=UID, kind="pod")
+    known = Failure(
+        container=ID, stage="createRuntime", reason="no_rmids", problem="", key=UID, kind="pod"
+    )
     RunDir(RUN).write(Failure, ID, validation.replace(known, pid=7, starttime=100))
     assert node.verbs() == ["retry"]
     assert node.state().late_cpu == 2
@@ -390,7 +440,8 @@ def test_what_a_container_used_before_it_was_monitored_is_counted(node: Node) ->
 
 
 def count_reads(node: Node, expected: set[str], **scope: Any) -> int:  # noqa: ANN401
-    """How often a reconcile that does these actions opens something in /proc, or the record of a key.
+    """How often a reconcile that does these actions opens something in /proc,
+    or the record of a key.
 
     It lists /proc itself once a pass.
     """
@@ -426,10 +477,15 @@ def measure(node: Node, first: int, members: int) -> list[int]:
 def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(node: Node) -> None:
     few = measure(node, 1000, 10)
     many = measure(node, 2000, 30)  # and the ten from before
-    assert [round(big / small, 1) <= 4.2 for big, small in zip(many, few)] == [True] * 3, (few, many)
+    assert [round(big / small, 1) <= 4.2 for big, small in zip(many, few)] == [True] * 3, (
+        few,
+        many,
+    )
 
 
-def test_the_cost_of_adoption_grows_with_the_adopted_and_not_with_their_product_with_the_keys(node: Node) -> None:
+def test_the_cost_of_adoption_grows_with_the_adopted_and_not_with_their_product_with_the_keys(
+    node: Node,
+) -> None:
     """For each one it read the records of all keys."""
     counts = []
     for pids in (range(1000, 1010), range(2000, 2040)):
@@ -463,7 +519,9 @@ def at(node: Node, seconds: float, cgroup: str = "") -> list[str]:
 def fail(name: str, pid: int | None = None) -> None:
     """A createRuntime failed; if no more is known, its state was none."""
     record = Failure(container=name, stage="createRuntime", reason="bad_state", problem="no state")
-    RunDir(RUN).write(Failure, name, validation.replace(record, pid=pid, starttime=100 if pid else None))
+    RunDir(RUN).write(
+        Failure, name, validation.replace(record, pid=pid, starttime=100 if pid else None)
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{"], ids=["readable", "torn"])
@@ -480,10 +538,17 @@ def test_a_failure_record_without_a_pid_is_removed_after_a_day_or_of_no_containe
     assert node.failures() == {}
 
 
-@pytest.mark.parametrize("seconds", [DAY + 60, -DAY - 60], ids=["a day later", "the clock was set back a day"])
+@pytest.mark.parametrize(
+    "seconds", [DAY + 60, -DAY - 60], ids=["a day later", "the clock was set back a day"]
+)
 @pytest.mark.parametrize("torn", ["a file", "a directory"])
-def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(node: Node, torn: str, seconds: float) -> None:
-    """Not a day after it was written last, which may be long ago. A file that we did not set aside is kept."""
+def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(
+    node: Node, torn: str, seconds: float
+) -> None:
+    """Not a day after it was written last, which may be long ago.
+
+    A file that we did not set aside is kept.
+    """
     node.put(f"groups/{UID}.json/below" if torn == "a directory" else f"groups/{UID}.json", "{")
     node.put("groups/no key.json.unreadable-1", "")
     assert RunDir(RUN).read_key(UID) is not None
@@ -494,7 +559,9 @@ def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(node: Node,
     assert {path for path in node.files() if not path.startswith("groups/no key")} == set()
 
 
-def test_a_container_whose_id_looks_like_a_file_that_was_set_aside_is_a_container(node: Node) -> None:
+def test_a_container_whose_id_looks_like_a_file_that_was_set_aside_is_a_container(
+    node: Node,
+) -> None:
     """Its record was removed after a day."""
     name = "c1.json.unreadable-1"
     node.start(name, 9, None)
@@ -502,7 +569,9 @@ def test_a_container_whose_id_looks_like_a_file_that_was_set_aside_is_a_containe
     assert node.verbs() == []
     node.put(f"groups/{name}.json.unreadable-7", "{")
     node.kernel.now += DAY + 60
-    assert [outcome.action.path for outcome in node.repair().outcomes] == [f"groups/{name}.json.unreadable-7"]
+    assert [outcome.action.path for outcome in node.repair().outcomes] == [
+        f"groups/{name}.json.unreadable-7"
+    ]
     assert node.members(name) == {name: 9}
 
 
@@ -510,7 +579,9 @@ def test_a_container_whose_id_looks_like_a_file_that_was_set_aside_is_a_containe
 
 
 def test_a_rebuild_in_which_any_call_fails_takes_nobody_out_and_is_repeated(node: Node) -> None:
-    """Where one of its groups could not be read, a key was complete without it, and its task was taken out."""
+    """Where one of its groups could not be read, a key was complete without it,
+    and its task was taken out.
+    """
     node.kernel.add_class("gold")
     node.start()
     node.spawn(8, cgroup_of(OTHER), group="gold")
@@ -531,7 +602,14 @@ def test_the_failure_of_another_life_stays_on_record(node: Node) -> None:
     node.start()
     node.spawn(8)
     node.remove_groups()
-    failure = {"container": ID, "stage": "createRuntime", "reason": "io", "problem": "p", "key": UID, "kind": "pod"}
+    failure = {
+        "container": ID,
+        "stage": "createRuntime",
+        "reason": "io",
+        "problem": "p",
+        "key": UID,
+        "kind": "pod",
+    }
     node.put(f"unmonitored/{ID}.json", json.dumps({**failure, "pid": 8, "starttime": 100}))
     assert node.verbs() == ["remake", "retry"]
     assert sorted(node.members().values()) == [7, 8]
@@ -539,7 +617,9 @@ def test_the_failure_of_another_life_stays_on_record(node: Node) -> None:
 
 @pytest.mark.parametrize("part", ["", "groups", "locks", "members", "unmonitored"])
 @pytest.mark.parametrize("has_next", [False, True], ids=["reconcile is next", "a hook is next"])
-def test_a_lost_run_directory_or_part_of_it_is_made_again(node: Node, part: str, has_next: bool) -> None:
+def test_a_lost_run_directory_or_part_of_it_is_made_again(
+    node: Node, part: str, has_next: bool
+) -> None:
     """Hooks rely on it. The pod's next container makes a record in which the first one is not."""
     node.start()
     node.remove(part)
@@ -573,7 +653,9 @@ def test_a_record_is_not_rebuilt_where_proc_hides_the_tasks(node: Node) -> None:
     """It was, without its members, which then lived on in a group of a key that was over."""
     node.start()
     node.put(f"groups/{UID}.json", "{")
-    node.kernel.files.update({"/proc": ["self"], "/proc/1": None, "/proc/7/cgroup": None, "/proc/7/stat": None})
+    node.kernel.files.update(
+        {"/proc": ["self"], "/proc/1": None, "/proc/7/cgroup": None, "/proc/7/stat": None}
+    )
     assert {outcome.problem for outcome in node.repair().outcomes} == {
         "its group has tasks that match no known container: process 7"
     }
@@ -608,7 +690,9 @@ def test_a_lingering_group_of_a_longer_prefix_is_no_orphan(node: Node) -> None:
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_an_unrecorded_group_takes_no_container_over_that_has_a_key(node: Node, torn: bool) -> None:
-    """Another program made it, with the name of another key, and put a container of ours into it."""
+    """Another program made it, with the name of another key,
+    and put a container of ours into it.
+    """
     node.start()
     path = node.make_group(f"oci-{OTHER_UID}")
     if torn:
@@ -616,7 +700,11 @@ def test_an_unrecorded_group_takes_no_container_over_that_has_a_key(node: Node, 
     node.kernel.put(path, b"7")
     node.repair()
     node.repair()
-    assert (RunDir(RUN).read_index(ID), node.members(), node.groups()) == (UID, {ID: 7}, {GROUP: {7}})
+    assert (RunDir(RUN).read_index(ID), node.members(), node.groups()) == (
+        UID,
+        {ID: 7},
+        {GROUP: {7}},
+    )
     assert node.find_state(OTHER_UID) is None
     node.assert_settled()
 
@@ -661,8 +749,12 @@ def test_a_pod_lingers_only_as_long_as_its_cgroup_is_there(node: Node) -> None:
     assert (node.verbs(), node.groups()) == (["end"], {})
 
 
-def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followed(node: Node) -> None:
-    """The removal of a temporary file of the same key hid it: exit status 0, and 1 only at the next run."""
+def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followed(
+    node: Node,
+) -> None:
+    """The removal of a temporary file of the same key hid it: exit status 0,
+    and 1 only at the next run.
+    """
     node.start(linger=5)
     node.stop(ID, 7, linger=5)
     node.put(f"members/.{UID}.tmp", "")
@@ -692,7 +784,9 @@ def test_key_that_cannot_end_yet_is_no_action_and_is_named_once(node: Node, ling
     assert [len(lines) for lines in said] == [1, 0, 0]
     assert UID[:12] in said[0][0]
     assert said[0][0].endswith(f"what outlived its containers: process 9 in {cgroup_of()}")
-    assert [outcome.action.verb for run in runs for outcome in run.outcomes] == ([] if linger else ["drop"])
+    assert [outcome.action.verb for run in runs for outcome in run.outcomes] == (
+        [] if linger else ["drop"]
+    )
     assert all(run.is_whole for run in runs)
     assert (node.reconciled().left, node.groups()) == (1, {GROUP: {9}})
     node.kernel.die(9)
@@ -753,7 +847,9 @@ NEEDS: dict[str, Callable[[Node], object]] = {
 
 
 @pytest.mark.parametrize("verb", diagnose.VERBS)
-def test_each_action_is_done_once_and_a_second_run_finds_nothing_to_do(node: Node, verb: str) -> None:
+def test_each_action_is_done_once_and_a_second_run_finds_nothing_to_do(
+    node: Node, verb: str
+) -> None:
     node.patch.setattr(podman.PodmanNames, "find_pod", lambda *_: "web")
     node.start()
     NEEDS[verb](node)
@@ -765,7 +861,9 @@ def test_each_action_is_done_once_and_a_second_run_finds_nothing_to_do(node: Nod
     assert (second.outcomes, second.is_whole) == ([], True)
 
 
-def test_action_that_changes_nothing_has_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_action_that_changes_nothing_has_failed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.start()
     node.kernel.die(7)
     monkeypatch.setattr(acting, "remove_members", lambda *_: None)
@@ -786,7 +884,9 @@ def test_a_busy_key_is_left_for_the_next_run(node: Node) -> None:
     with RunDir(RUN).lock(UID, 0.0), RunDir(RUN).lock("c2", 0.0):
         done = node.repair().outcomes
     # What is outside is a failure, whatever the reason.
-    assert [(outcome.action.verb, outcome.problem is not None) for outcome in done] == [("adopt", True)]
+    assert [(outcome.action.verb, outcome.problem is not None) for outcome in done] == [
+        ("adopt", True)
+    ]
     assert node.verbs() == ["drop", "adopt"]
 
 
@@ -805,9 +905,11 @@ def test_strangers_are_moved_out_once_no_hook_holds_the_lock(node: Node) -> None
 
 
 class ChainOfForks:
-    """In a container's cgroup, beside its init, 7: each link ends as soon as the cgroup has been read.
+    """In a container's cgroup, beside its init, 7:
+    each link ends as soon as the cgroup has been read.
 
-    `ends_early`: how often; after that the link of the time lives on. `is_inside`: its next links are in the group.
+    `ends_early`: how often; after that the link of the time lives on. `is_inside`:
+    its next links are in the group.
     """
 
     is_inside = False
@@ -828,7 +930,8 @@ class ChainOfForks:
         if path == b"cgroup.threads":
             self._lists.add(descriptor)
             self._node.kernel.now += self._seconds
-            if self.is_inside and self.ends_early > 0:  # what is read is newer than the list of the group's tasks
+            # What is read is newer than the list of the group's tasks.
+            if self.is_inside and self.ends_early > 0:
                 self.go_on()
         return descriptor
 
@@ -854,7 +957,9 @@ class ChainOfForks:
 def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     real = acting.bring_in
 
-    def bring_in(node: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:
+    def bring_in(
+        node: Survey, key: str, container: str, longest_late: float | None
+    ) -> Mover | None:
         try:
             return real(node, key, container, longest_late)
         finally:
@@ -882,27 +987,42 @@ def test_actions_whose_process_ends_before_they_move_it_have_no_outcome(
     planned = {outcome.action.verb for outcome in run.plan_repairs(node.options()).outcomes}
     done = node.repair()
     assert (planned, done.is_whole) == ({"adopt", "retry"}, True)
-    assert [outcome.action.verb for outcome in done.outcomes] == ["forget"], "the record of its failure"
+    assert [outcome.action.verb for outcome in done.outcomes] == ["forget"], (
+        "the record of its failure"
+    )
 
 
 def count_outside(node: Node) -> tuple[dict[str, int], int]:
     return node.reconciled().outside, node.reconciled().outside_total
 
 
-def test_chain_is_in_its_group_after_one_run_though_its_first_links_end_before_they_are_moved(node: Node) -> None:
+def test_chain_is_in_its_group_after_one_run_though_its_first_links_end_before_they_are_moved(
+    node: Node,
+) -> None:
     chain = ChainOfForks(node, 3, seconds=0.0001)
     done = node.repair()
-    assert (done.is_whole, count_outside(node), node.groups()) == (True, ({}, 0), {GROUP: {7, chain.link}})
+    assert (done.is_whole, count_outside(node), node.groups()) == (
+        True,
+        ({}, 0),
+        {GROUP: {7, chain.link}},
+    )
     assert chain.link == 1003
 
 
-def test_chain_that_stays_outside_is_a_failure_and_on_record_until_a_run_without_it(node: Node) -> None:
+def test_chain_that_stays_outside_is_a_failure_and_on_record_until_a_run_without_it(
+    node: Node,
+) -> None:
     chain = ChainOfForks(node, 10**6, seconds=0.01)
     done = node.repair()
     assert {
-        (outcome.action.verb, outcome.outside, (outcome.problem or "").partition(";")[0]) for outcome in done.outcomes
+        (outcome.action.verb, outcome.outside, (outcome.problem or "").partition(";")[0])
+        for outcome in done.outcomes
     } == {("adopt", 1, "1 of its threads are still outside its group, after 0 were moved in")}
-    assert (done.is_whole, count_outside(node), node.groups()) == (False, ({ID: 1}, 1), {GROUP: {7}})
+    assert (done.is_whole, count_outside(node), node.groups()) == (
+        False,
+        ({ID: 1}, 1),
+        {GROUP: {7}},
+    )
     chain.end()
     assert (node.repair().outcomes, count_outside(node)) == ([], ({}, 0))
 
@@ -921,7 +1041,9 @@ def before_each_survey(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], obj
 def test_chain_that_stayed_outside_and_is_gone_at_the_last_look_is_no_failure(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine that gives reconcile little time, what is inside by now may have looked as if it were outside."""
+    """On a machine that gives reconcile little time,
+    what is inside by now may have looked as if it were outside.
+    """
     chain = ChainOfForks(node, 10**6, seconds=0.01)
     before_each_survey(monkeypatch, lambda number: chain.end() if number else None)
     done = node.repair()
@@ -929,7 +1051,9 @@ def test_chain_that_stayed_outside_and_is_gone_at_the_last_look_is_no_failure(
     assert node.reconciled().failed == 0
 
 
-def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_planned_for(node: Node) -> None:
+def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_planned_for(
+    node: Node,
+) -> None:
     chain = ChainOfForks(node, 0)
     node.verbs()
     chain.is_inside, chain.ends_early = True, 3
@@ -949,12 +1073,16 @@ def test_chains_whose_links_end_too_early_are_looked_at_again_in_bounds(
     assert chain.ends_early == 1000 - (1 + 5), "one link ends after each look"
 
 
-def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_monitored(node: Node) -> None:
+def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_monitored(
+    node: Node,
+) -> None:
     """It is no failure of a hook: the next run adopts the chain, and does not begin again."""
     ChainOfForks(node, 10**6, seconds=0.01)
     node.remove_groups()
     done = node.repair()
-    assert [(outcome.action.verb, outcome.outside, outcome.problem is None) for outcome in done.outcomes] == [
+    assert [
+        (outcome.action.verb, outcome.outside, outcome.problem is None) for outcome in done.outcomes
+    ] == [
         ("remake", 1, False),
         ("adopt", 1, False),
     ]
@@ -966,7 +1094,9 @@ def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_moni
 def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass_and_a_failure_if_more_comes_after_the_last(
     node: Node, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """Also if the plan has the same words as before: such an action was taken for one that was tried."""
+    """Also if the plan has the same words as before:
+    such an action was taken for one that was tried.
+    """
     chain = ChainOfForks(node, 0)
 
     def go_on() -> None:
@@ -976,7 +1106,9 @@ def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass_and_a_failure_if
     after_each_adoption(monkeypatch, go_on)
     done = node.repair()
     tried = 3 if times == 100 else 2
-    assert [outcome.outside for outcome in done.outcomes] == ([0] * tried + [1] if times == 100 else [0] * tried)
+    assert [outcome.outside for outcome in done.outcomes] == (
+        [0] * tried + [1] if times == 100 else [0] * tried
+    )
     assert (done.is_whole, count_outside(node)[1]) == (times == 1, int(times == 100))
     assert node.groups() == {GROUP: {7} if times == 100 else {7, 1001}}
 
@@ -1015,7 +1147,9 @@ def test_exec_in_a_cgroup_that_cannot_be_read_is_looked_for_in_proc_and_reported
     node.kernel.denied[f"{ROOT_CGROUP}{cgroup_of()}{what}"] = number
     done = node.repair()
     assert node.groups() == {GROUP: {7, 8}}
-    assert [line.partition(":")[0] for line in done.left] == [f"1 cgroup of {ID[:12]} of {UID} not read"]
+    assert [line.partition(":")[0] for line in done.left] == [
+        f"1 cgroup of {ID[:12]} of {UID} not read"
+    ]
     assert (done.is_whole, node.reconciled().unread, node.reconciled().left) == (False, 1, 1)
     node.kernel.denied.clear()
     assert node.repair().is_whole
@@ -1058,7 +1192,9 @@ def test_resctrl_that_cannot_be_looked_at_is_not_taken_for_unmounted(node: Node)
         node.repair()
 
 
-def test_run_directory_that_cannot_be_looked_at_is_an_error(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_directory_that_cannot_be_looked_at_is_an_error(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(system, "open_directory", fails(errno.EACCES))
     with pytest.raises(HookError) as caught:
         node.repair()
@@ -1097,7 +1233,9 @@ def uid_of(number: int) -> str:
 
 
 def crowd(node: Node, number: int = WAITS) -> list[str]:
-    """So many containers, each with a process of exec, and one more; returns the lists of the threads of the former."""
+    """So many containers, each with a process of exec, and one more;
+    returns the lists of the threads of the former.
+    """
     lists = []
     for pid in range(1000, 1000 + number):
         node.start(f"{pid:064d}", pid, uid_of(pid))
@@ -1122,7 +1260,9 @@ def left_over(node: Node) -> None:
 def test_containers_that_stay_outside_hold_up_no_other_and_nothing_that_comes_later(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each held up the run for two seconds, and the run ended by its own limit, always before the same ones."""
+    """Each held up the run for two seconds, and the run ended by its own limit,
+    always before the same ones.
+    """
     monkeypatch.setattr(machine, "MOST_CALLS", 10**6)
     for pid, path in enumerate(crowd(node), 1000):
         node.kernel.files[path] = f"{pid}\n{pid + 1000}\n9999\n".encode()  # the last is never there
@@ -1150,8 +1290,15 @@ def test_containers_that_stay_outside_hold_up_no_other_and_nothing_that_comes_la
     }
     problems = [outcome.problem or "" for outcome in done.failed]
     assert len(problems) == WAITS
-    assert all("1 of its threads are still outside its group, after 1 were" in problem for problem in problems)
-    assert (done.is_whole, node.reconciled().failed, count_outside(node)[1]) == (False, WAITS, WAITS)
+    assert all(
+        "1 of its threads are still outside its group, after 1 were" in problem
+        for problem in problems
+    )
+    assert (done.is_whole, node.reconciled().failed, count_outside(node)[1]) == (
+        False,
+        WAITS,
+        WAITS,
+    )
     node.kernel.files.clear()
     assert node.repair().is_whole, "all are in their groups by now"
 
@@ -1172,10 +1319,15 @@ def test_container_that_is_not_reached_is_named_and_another_one_is_the_first_in_
     monkeypatch.setattr(Resctrl, "put", slow)
     done = node.repair()
     late = {
-        outcome.action.container for outcome in done.failed if "next run begins with another" in (outcome.problem or "")
+        outcome.action.container
+        for outcome in done.failed
+        if "next run begins with another" in (outcome.problem or "")
     }
     assert (len(late), done.is_whole) == (4, False)
-    assert {outcome.action.verb for outcome in done.outcomes if not outcome.problem} == {"adopt", "prune"}
+    assert {outcome.action.verb for outcome in done.outcomes if not outcome.problem} == {
+        "adopt",
+        "prune",
+    }
     places, total = count_outside(node)
     assert (len(places), total) == (2, 3)
     first = set()
@@ -1195,7 +1347,9 @@ def test_containers_that_wait_for_an_rmid_wait_once_a_pass(node: Node) -> None:
     for pid in range(1000, 1000 + WAITS):
         node.spawn(pid, f"/{pid}")
         fail(f"{pid:064d}", pid)
-        node.edit(f"unmonitored/{pid:064d}.json", key=f"{pid:064d}", kind="container", reason="no_rmids")
+        node.edit(
+            f"unmonitored/{pid:064d}.json", key=f"{pid:064d}", kind="container", reason="no_rmids"
+        )
     began = node.kernel.now
     done = node.repair()
     assert ({*node.failures().values()}, len(done.failed)) == ({"rmids_in_limbo"}, WAITS)
@@ -1221,7 +1375,8 @@ def test_container_with_more_cgroups_than_are_read_is_named(node: Node) -> None:
     node.spawn(8)
     done: Repairs = node.repair()
     assert done.left == [
-        f"300 cgroups of {ID[:12]} of {UID} not read: too many, or refused; a program there may stay outside"
+        f"300 cgroups of {ID[:12]} of {UID} not read: too many, or refused; a program there may "
+        "stay outside"
     ]
     assert (done.is_whole, node.reconciled().unread) == (False, 300)
     assert node.groups() == {GROUP: {7, 8}}
@@ -1271,7 +1426,9 @@ def test_the_end_of_all_keys_goes_on_after_a_kill_at_each_step(node: Node) -> No
         begin()
 
 
-def test_a_key_that_cannot_be_ended_keeps_its_record_and_is_named_and_the_next_call_ends_it(node: Node) -> None:
+def test_a_key_that_cannot_be_ended_keeps_its_record_and_is_named_and_the_next_call_ends_it(
+    node: Node,
+) -> None:
     node.start()
     node.start(OTHER, 8, OTHER_UID)
     node.machine.refusals = {"rmdir": [errno.EPERM]}
@@ -1281,7 +1438,9 @@ def test_a_key_that_cannot_be_ended_keeps_its_record_and_is_named_and_the_next_c
     assert left == []
     assert [*node.groups()] == [f"oci-{OTHER_UID}"]
     assert node.find_state(UID) is None
-    assert [group.path for group in node.state(OTHER_UID).groups] == [f"{RESCTRL}/mon_groups/oci-{OTHER_UID}"]
+    assert [group.path for group in node.state(OTHER_UID).groups] == [
+        f"{RESCTRL}/mon_groups/oci-{OTHER_UID}"
+    ]
     assert run.end_all_keys(node.options()) == ([], [])
     assert there(node) == []
 
@@ -1311,7 +1470,10 @@ def test_a_group_of_no_record_that_has_a_live_task_stays_when_all_keys_end(node:
     path = node.make_group("oci-theirs")
     node.spawn(9, group="mon_groups/oci-theirs")
     holder = f"process 9 in {cgroup_of()}"
-    assert run.end_all_keys(node.options()) == ([], [f"{path}: it has a live task, and is on no record: {holder}"])
+    assert run.end_all_keys(node.options()) == (
+        [],
+        [f"{path}: it has a live task, and is on no record: {holder}"],
+    )
     assert node.groups() == {"oci-theirs": {9}}
 
 

@@ -28,10 +28,15 @@ def test_an_action_is_printed_when_it_is_done_with_why_it_failed(capsys: Capture
     log.note(Outcome(DROP))
     assert capsys.readouterr().out == "drop c1 of k: its process is dead\n"
     log.note(failed(1))
-    assert capsys.readouterr().out.splitlines() == ["evict /r/1: threads", "  failed: it is busy\\n"]
+    assert capsys.readouterr().out.splitlines() == [
+        "evict /r/1: threads",
+        "  failed: it is busy\\n",
+    ]
 
 
-def test_ten_failures_and_ten_problems_are_printed_with_the_number_of_the_others(capsys: Capture) -> None:
+def test_ten_failures_and_ten_problems_are_printed_with_the_number_of_the_others(
+    capsys: Capture,
+) -> None:
     log = RepairLog()
     for number in range(MOST_FAILURES + 2):
         log.note(failed(number))
@@ -41,7 +46,10 @@ def test_ten_failures_and_ten_problems_are_printed_with_the_number_of_the_others
     log.end(result)
     lines = capsys.readouterr().out.splitlines()
     assert sum("failed: it is busy" in line for line in lines) == MOST_FAILURES
-    assert lines[-2:] == ["left: 3 further problems (see reconcile --json)", "2 further actions failed: see list"]
+    assert lines[-2:] == [
+        "left: 3 further problems (see reconcile --json)",
+        "2 further actions failed: see list",
+    ]
     assert str(DROP) in lines
 
 
@@ -72,7 +80,10 @@ def test_a_run_that_is_ended_prints_what_it_has_done_what_is_left_and_what_it_wa
     assert (
         capsys.readouterr()
         .out.splitlines()[-1]
-        .startswith(f"ended after 45 s: 2 actions done, {result.undone} left for the next run; it was at: drop c")
+        .startswith(
+            f"ended after 45 s: 2 actions done, {result.undone} left for the next run; it was at: "
+            "drop c"
+        )
     )
 
 

@@ -41,17 +41,22 @@ def test_what_a_killed_hook_left_of_a_key_is_found(node: Node, name: str) -> Non
     assert records.has_leftovers(run, state)
 
 
-# --- What reconcile keeps of containers that were never hooked. The looks themselves are in tests/fuse
+# --- What reconcile keeps of containers that were never hooked. The looks themselves are in
+# tests/fuse
 
 HOSTILE = {
     "5f3c" * 16: UnhookedContainer(namespace="a\n", pod="\x1b[2J", name="\xe9"),
     "b" * 64: UnhookedContainer(),
     "7" * 64: UnhookedContainer(uid="u1"),
 }
-SEEN = Unhooked(since="2026-01-02T03:04:05Z", containers=HOSTILE, unchecked=1, rules="rules", others=["a" * 64])
+SEEN = Unhooked(
+    since="2026-01-02T03:04:05Z", containers=HOSTILE, unchecked=1, rules="rules", others=["a" * 64]
+)
 
 
-def test_two_reconciles_that_save_at_once_do_no_harm(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_reconciles_that_save_at_once_do_no_harm(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, calls = system.rename, []
 
     def other_first(*arguments: Any) -> None:  # noqa: ANN401  system.rename's

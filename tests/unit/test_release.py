@@ -46,12 +46,20 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def build_for(machine: str, target: Path, *, newest: bool) -> Path:
         assert newest
-        return make_program(target, LIBRARIES if machine == "x86_64" else [LIBRARIES[0], "glibc 2.36-9", LIBRARIES[2]])
+        return make_program(
+            target,
+            LIBRARIES if machine == "x86_64" else [LIBRARIES[0], "glibc 2.36-9", LIBRARIES[2]],
+        )
 
     def pack(program: Path, output: Path, kinds: Iterable[str], *, check: bool) -> list[Path]:
         assert ([*kinds], check) == (["deb", "rpm"], True)
-        for_dpkg, for_rpm = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}[program.name[17:]]
-        names = [f"{package.NAME}_{__version__}_{for_dpkg}.deb", f"{package.NAME}-{__version__}-1.{for_rpm}.rpm"]
+        for_dpkg, for_rpm = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}[
+            program.name[17:]
+        ]
+        names = [
+            f"{package.NAME}_{__version__}_{for_dpkg}.deb",
+            f"{package.NAME}-{__version__}-1.{for_rpm}.rpm",
+        ]
         for name in names:
             (output / name).write_text(name)
         return [output / name for name in names]
@@ -68,7 +76,10 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_release_has_the_files_that_install_names_and_no_other(made: Path) -> None:
-    names = [name.replace("VERSION", __version__) for name in first_words(page("docs/install.md"), "file")]
+    names = [
+        name.replace("VERSION", __version__)
+        for name in first_words(page("docs/install.md"), "file")
+    ]
     assert sorted(path.name for path in made.iterdir()) == sorted(names)
 
 
@@ -84,7 +95,10 @@ def test_same_files_give_the_same_bill_and_another_file_another_namespace(made: 
     release.make(made, PYTHONS)
     assert (made / release.SBOM).read_bytes() == first
     contents = {"x.pyz": Contents()}
-    bills = [release.describe({"x.pyz": digit * 64}, contents, EPOCH)["documentNamespace"] for digit in "aab"]
+    bills = [
+        release.describe({"x.pyz": digit * 64}, contents, EPOCH)["documentNamespace"]
+        for digit in "aab"
+    ]
     assert bills[0] == bills[1] != bills[2]
 
 
@@ -93,7 +107,11 @@ def test_same_files_give_the_same_bill_and_another_file_another_namespace(made: 
     [
         (f"## {__version__}, not released yet", __version__, "has no `## .*, YYYY-MM-DD`"),
         (f"## {__version__}1, 2026-11-28", __version__, "has no `## .*, YYYY-MM-DD`"),
-        (f"## {__version__}, 2026-11-28", f"{__version__}1", "Chart.yaml: version and appVersion must be"),
+        (
+            f"## {__version__}, 2026-11-28",
+            f"{__version__}1",
+            "Chart.yaml: version and appVersion must be",
+        ),
     ],
 )
 def test_version_without_a_date_and_chart_of_another_version_are_refused(
@@ -114,11 +132,17 @@ def bill(made: Path) -> dict[str, Any]:
 
 
 def test_bill_has_the_required_fields(bill: dict[str, Any]) -> None:
-    assert (bill["spdxVersion"], bill["dataLicense"], bill["SPDXID"]) == ("SPDX-2.3", "CC0-1.0", "SPDXRef-DOCUMENT")
+    assert (bill["spdxVersion"], bill["dataLicense"], bill["SPDXID"]) == (
+        "SPDX-2.3",
+        "CC0-1.0",
+        "SPDXRef-DOCUMENT",
+    )
     assert bill["name"]
     assert re.fullmatch(r"https://[^#\s]+", bill["documentNamespace"])
     assert bill["creationInfo"]["created"] == "2026-11-28T00:00:00Z"
-    assert all(re.match("(Organization|Tool): .", creator) for creator in bill["creationInfo"]["creators"])
+    assert all(
+        re.match("(Organization|Tool): .", creator) for creator in bill["creationInfo"]["creators"]
+    )
     for part in bill["packages"]:
         assert part["name"]
         assert re.fullmatch(r"SPDXRef-[a-zA-Z0-9.-]+", part["SPDXID"])
@@ -128,11 +152,15 @@ def test_bill_has_the_required_fields(bill: dict[str, Any]) -> None:
         assert part["supplier"].startswith("Organization: ")
 
 
-def test_identifiers_of_the_bill_are_unique_and_relations_use_no_other(bill: dict[str, Any]) -> None:
+def test_identifiers_of_the_bill_are_unique_and_relations_use_no_other(
+    bill: dict[str, Any],
+) -> None:
     identifiers = [bill["SPDXID"], *(part["SPDXID"] for part in bill["packages"])]
     assert len({*identifiers}) == len(identifiers)
     ends = {
-        relationship[end] for relationship in bill["relationships"] for end in ("spdxElementId", "relatedSpdxElement")
+        relationship[end]
+        for relationship in bill["relationships"]
+        for end in ("spdxElementId", "relatedSpdxElement")
     }
     assert ends == {*identifiers}
 
@@ -141,7 +169,9 @@ def test_bill_has_each_file_with_its_sum_and_its_libraries_as_they_were_built_in
     bill: dict[str, Any], made: Path
 ) -> None:
     names = {part["SPDXID"]: f"{part['name']} {part['versionInfo']}" for part in bill["packages"]}
-    names |= {part["SPDXID"]: part["name"] for part in bill["packages"] if "packageFileName" in part}
+    names |= {
+        part["SPDXID"]: part["name"] for part in bill["packages"] if "packageFileName" in part
+    }
     triples = [
         (
             names.get(relationship["spdxElementId"], "document"),
@@ -151,16 +181,24 @@ def test_bill_has_each_file_with_its_sum_and_its_libraries_as_they_were_built_in
         for relationship in bill["relationships"]
     ]
     files = {path.name for path in made.iterdir()} - {"SHA256SUMS", release.SBOM}
-    assert {other for one, kind, other in triples if kind == "DESCRIBES" and one == "document"} == files
+    assert {
+        other for one, kind, other in triples if kind == "DESCRIBES" and one == "document"
+    } == files
     linked = {
-        one: [part for program, kind, part in triples if program == one and kind == "STATIC_LINK"] for one in files
+        one: [part for program, kind, part in triples if program == one and kind == "STATIC_LINK"]
+        for one in files
     }
     assert linked["resctrl-mon-hook-x86_64"] == LIBRARIES
     assert linked["resctrl-mon-hook-aarch64"] == [LIBRARIES[0], "glibc 2.36-9", LIBRARIES[2]]
-    assert (f"resctrl-mon-hook_{__version__}_arm64.deb", "CONTAINS", "resctrl-mon-hook-aarch64") in triples
+    assert (
+        f"resctrl-mon-hook_{__version__}_arm64.deb",
+        "CONTAINS",
+        "resctrl-mon-hook-aarch64",
+    ) in triples
     sums = {part["name"]: part["checksums"] for part in bill["packages"] if "checksums" in part}
     assert sums == {
-        name: [{"algorithm": "SHA256", "checksumValue": release.digest(made / name)}] for name in sorted(files)
+        name: [{"algorithm": "SHA256", "checksumValue": release.digest(made / name)}]
+        for name in sorted(files)
     }
 
 
@@ -169,25 +207,42 @@ def test_bill_names_the_license_of_each_part_and_of_the_whole(bill: dict[str, An
     assert (licenses["glibc"], licenses["zlib"]) == ("LGPL-2.1-or-later", "Zlib")
     assert licenses["resctrl-mon-hook.pyz"] == "Apache-2.0"
     whole = "Apache-2.0 AND Python-2.0 AND MIT AND LGPL-2.1-or-later AND Zlib"
-    assert licenses["resctrl-mon-hook-x86_64"] == licenses[f"resctrl-mon-hook_{__version__}_amd64.deb"] == whole
+    assert (
+        licenses["resctrl-mon-hook-x86_64"]
+        == licenses[f"resctrl-mon-hook_{__version__}_amd64.deb"]
+        == whole
+    )
     # Debian's names of the same licenses
-    names = re.search(r"^License: (.+ and .+)$", (ROOT / "packaging/copyright").read_text(), re.MULTILINE)
+    names = re.search(
+        r"^License: (.+ and .+)$", (ROOT / "packaging/copyright").read_text(), re.MULTILINE
+    )
     assert names is not None
-    debian = names[1].replace("LGPL-2.1+", "LGPL-2.1-or-later").replace("Expat", "MIT").split(" and ")
+    debian = (
+        names[1].replace("LGPL-2.1+", "LGPL-2.1-or-later").replace("Expat", "MIT").split(" and ")
+    )
     assert sorted(debian) == sorted(whole.split(" AND "))
 
 
 @pytest.mark.parametrize("libraries", [LIBRARIES[:2], [*LIBRARIES, "bzip2 1.0.8-6"]])
-def test_library_without_a_license_and_a_missing_one_are_refused(libraries: list[str], tmp_path: Path) -> None:
+def test_library_without_a_license_and_a_missing_one_are_refused(
+    libraries: list[str], tmp_path: Path
+) -> None:
     program = make_program(tmp_path / "program", libraries)
     with pytest.raises(BuildError, match=r"the license of (bzip2|zlib)"):
         release.read_libraries(program)
 
 
 def test_locator_of_a_library_is_a_purl(bill: dict[str, Any]) -> None:
-    locators = [part["externalRefs"][0]["referenceLocator"] for part in bill["packages"] if "externalRefs" in part]
+    locators = [
+        part["externalRefs"][0]["referenceLocator"]
+        for part in bill["packages"]
+        if "externalRefs" in part
+    ]
     assert "pkg:deb/debian/zlib@1%3A1.3.dfsg%2Breally1.3.1-1?arch=source" in locators
-    assert release._identify(*Library("zlib", "1:1.3.dfsg+really1.3.1-1")) == "SPDXRef-zlib-1-1.3.dfsg-really1.3.1-1"
+    assert (
+        release._identify(*Library("zlib", "1:1.3.dfsg+really1.3.1-1"))
+        == "SPDXRef-zlib-1-1.3.dfsg-really1.3.1-1"
+    )
 
 
 # --- The chart's archive
@@ -200,8 +255,12 @@ def test_archive_of_the_chart_has_its_files_below_its_name(tmp_path: Path) -> No
         entries = {entry.name: entry for entry in file}
         held = {name: (file.extractfile(entry) or file).read() for name, entry in entries.items()}  # type: ignore[union-attr]
     files = [path for path in release.CHART.rglob("*") if path.is_file()]
-    assert held == {f"resctrl-mon-hook/{path.relative_to(release.CHART)}": path.read_bytes() for path in files}
-    assert {(entry.mtime, entry.mode, entry.uid, entry.uname) for entry in entries.values()} == {(EPOCH, 0o644, 0, "")}
+    assert held == {
+        f"resctrl-mon-hook/{path.relative_to(release.CHART)}": path.read_bytes() for path in files
+    }
+    assert {(entry.mtime, entry.mode, entry.uid, entry.uname) for entry in entries.values()} == {
+        (EPOCH, 0o644, 0, "")
+    }
 
 
 def test_same_chart_elsewhere_at_another_time_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -225,7 +284,11 @@ def test_workflow_builds_attests_and_publishes_what_the_release_has() -> None:
         "id-token": "write",
         "packages": "write",
     }
-    attested = [step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/attest-build-prov")]
+    attested = [
+        step["with"]
+        for step in job["steps"]
+        if step.get("uses", "").startswith("actions/attest-build-prov")
+    ]
     assert attested[0] == {"subject-checksums": "dist/release/SHA256SUMS"}
     lines = "\n".join(step.get("run", "") for step in job["steps"])
     assert "build.py release" in lines

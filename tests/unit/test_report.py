@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hook reports: three traces of a failure, each bounded, none of which depends on another."""
+"""What a hook reports: three traces of a failure, each bounded,
+none of which depends on another.
+"""
 
 from __future__ import annotations
 
@@ -67,12 +69,19 @@ def test_a_line_on_stderr_and_one_in_syslog(node: Node, log: SpiedSocket) -> Non
     assert (node.machine.caller.stderr.count(b"\n"), len(log.calls)) == (2, 5)
 
 
-ERRORS = [OSError(errno.EAGAIN, "full"), BrokenPipeError(), RuntimeError("x"), MemoryError(), ImportError("_socket")]
+ERRORS = [
+    OSError(errno.EAGAIN, "full"),
+    BrokenPipeError(),
+    RuntimeError("x"),
+    MemoryError(),
+    ImportError("_socket"),
+]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(
-    "broken", [["stderr"], ["socket"], ["connect"], ["send"], ["record"], ["stderr", "send", "record"]]
+    "broken",
+    [["stderr"], ["socket"], ["connect"], ["send"], ["record"], ["stderr", "send", "record"]],
 )
 def test_each_trace_is_independent_of_the_others(
     node: Node, log: SpiedSocket, broken: list[str], error: Exception
@@ -91,7 +100,9 @@ def test_each_trace_is_independent_of_the_others(
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-def test_a_record_that_cannot_be_written_is_reported_and_counted(node: Node, has_room: bool) -> None:
+def test_a_record_that_cannot_be_written_is_reported_and_counted(
+    node: Node, has_room: bool
+) -> None:
     run = RunDir(RUN)
     with Records(run.path) as records:
         assert records.count_events() == {}
@@ -136,25 +147,51 @@ def container() -> Container:
 
 def test_a_record_has_what_is_known_of_the_container(node: Node) -> None:
     error = HookError(Reason.DENIED, "p\udcff\n\u2028", tried="t", kernel="k", hint="h")
-    failure = report.make_failure(error, "createRuntime", container(), (UID, "pod"), is_monitored=True)
+    failure = report.make_failure(
+        error, "createRuntime", container(), (UID, "pod"), is_monitored=True
+    )
     report.write_record(node.context(), failure)
     assert RunDir(RUN).glance(Failure, "c1") == failure
     fields = failure.model_dump()
     assert len(fields.pop("time")) == len("2026-11-21T00:00:00Z")
     assert fields.pop("boottime") == node.kernel.now
     assert fields == {
-        **{"version": 1, "container": "c1", "stage": "createRuntime", "monitored": True, "bundle": "/bundle"},
-        **{"reason": "denied", "problem": r"p\udcff\n\u2028", "tried": "t", "kernel": "k", "hint": "h"},
-        **{"pid": 7, "starttime": 99, "key": UID, "kind": "pod", "namespace": "shop", "pod": "cart-0", "name": "app"},
+        **{
+            "version": 1,
+            "container": "c1",
+            "stage": "createRuntime",
+            "monitored": True,
+            "bundle": "/bundle",
+        },
+        **{
+            "reason": "denied",
+            "problem": r"p\udcff\n\u2028",
+            "tried": "t",
+            "kernel": "k",
+            "hint": "h",
+        },
+        **{
+            "pid": 7,
+            "starttime": 99,
+            "key": UID,
+            "kind": "pod",
+            "namespace": "shop",
+            "pod": "cart-0",
+            "name": "app",
+        },
         **{"history_file": "", "labels": {}},
     }
 
 
 def test_a_late_poststop_that_fails_leaves_why_the_next_life_is_not_monitored(node: Node) -> None:
-    """The simulator found it: reconcile took the record of the poststop for one of a container that is gone."""
+    """The simulator found it: reconcile took the record of the poststop for one of
+    a container that is gone.
+    """
     run_dir = node.context().run
     node.spawn(7, born=100)
-    failure = Failure(container=ID, stage="createRuntime", reason="denied", problem="p", pid=7, starttime=100)
+    failure = Failure(
+        container=ID, stage="createRuntime", reason="denied", problem="p", pid=7, starttime=100
+    )
     run_dir.write(Failure, ID, failure)
     call = Call("poststop", (node.options(), []), ID, "/bundle", None)
     for reason in ("io", Reason.BAD_STATE):

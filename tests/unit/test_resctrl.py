@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each errno of the kernel is one outcome; what the kernel says beside it is quoted and nothing is decided by it."""
+"""Each errno of the kernel is one outcome;
+what the kernel says beside it is quoted and nothing is decided by it.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,10 @@ ACTIONS: dict[str, tuple[Callable[[str], object], str]] = {
 }
 """By the call that it makes: an action, and how it is told."""
 REFUSALS: list[tuple[str, list[int], str, str]] = [
-    *((call, [errno.EACCES, errno.EPERM, errno.EROFS], "refused", Reason.DENIED) for call in ACTIONS),
+    *(
+        (call, [errno.EACCES, errno.EPERM, errno.EROFS], "refused", Reason.DENIED)
+        for call in ACTIONS
+    ),
     ("mkdir", [errno.ENOSPC], "no RMIDs", Reason.NO_RMIDS),
     ("mkdir", [errno.EBUSY], "limbo", Reason.RMIDS_IN_LIMBO),
     ("mkdir", [errno.ENOENT, errno.ENODEV], "group gone", Reason.IO),
@@ -95,9 +100,12 @@ def caught(call: str, group: str = GROUP) -> HookError:
 
 
 @pytest.mark.parametrize(
-    ("call", "number", "kind", "reason"), [(row[0], number, *row[2:]) for row in REFUSALS for number in row[1]]
+    ("call", "number", "kind", "reason"),
+    [(row[0], number, *row[2:]) for row in REFUSALS for number in row[1]],
 )
-def test_each_errno_is_one_outcome(node: Node, call: str, number: int, kind: str, reason: str) -> None:
+def test_each_errno_is_one_outcome(
+    node: Node, call: str, number: int, kind: str, reason: str
+) -> None:
     fail(node, call, number)
     error = caught(call)
     assert (error.kind, error.reason) == (kind, reason)
@@ -116,16 +124,25 @@ def test_what_is_gone_is_named(node: Node, call: str) -> None:
     errors.append(caught(call, GOLD))
     node.kernel.files[RESCTRL + "/mon_groups"] = None
     errors.append(caught(call, GOLD))
-    assert [error.reason for error in errors] == [Reason.IO, Reason.NO_CTRL_GROUP, Reason.NOT_MOUNTED]
+    assert [error.reason for error in errors] == [
+        Reason.IO,
+        Reason.NO_CTRL_GROUP,
+        Reason.NOT_MOUNTED,
+    ]
     assert gold in explain(errors[1]).problem
-    assert all(explain(error).kernel == "Out of luck" and GOLD in explain(error).tried for error in errors)
+    assert all(
+        explain(error).kernel == "Out of luck" and GOLD in explain(error).tried for error in errors
+    )
 
 
 @pytest.mark.parametrize("call", ACTIONS)
 @pytest.mark.parametrize(
     ("said", "quoted"),
     [
-        *((text + b"\n", text.decode()) for text in (b"Out of RMIDs", b"Task list parsing error pid x", b"okay")),
+        *(
+            (text + b"\n", text.decode())
+            for text in (b"Out of RMIDs", b"Task list parsing error pid x", b"okay")
+        ),
         *((text, "") for text in (b"ok\n", b"", None)),
     ],
 )
@@ -168,7 +185,9 @@ def test_the_pid_is_written_at_once_and_alone(node: Node, group: str) -> None:
 def test_a_task_lives_unless_it_is_known_to_be_dead(
     node: Node, tasks: str, dead: dict[int, bool | None], expected: bool
 ) -> None:
-    """In another pid namespace no group is known to be empty: `tasks` leaves out who has no pid there."""
+    """In another pid namespace no group is known to be empty:
+    `tasks` leaves out who has no pid there.
+    """
     node.kernel.files[GROUP + "/tasks"] = tasks.encode()
     node.patch.setattr(system, "is_dead", dead.__getitem__)
     OURS.make(GROUP)
@@ -189,7 +208,13 @@ def test_all_threads_of_a_large_node_are_in_one_group(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("number", "expected"),
-    [(errno.ENOENT, False), (errno.ENODEV, False), (errno.EACCES, True), (errno.EIO, True), (errno.EFBIG, True)],
+    [
+        (errno.ENOENT, False),
+        (errno.ENODEV, False),
+        (errno.EACCES, True),
+        (errno.EIO, True),
+        (errno.EFBIG, True),
+    ],
 )
 def test_what_cannot_be_read_may_hold_live_tasks(node: Node, number: int, expected: bool) -> None:
     fail(node, "read_file", number)
@@ -197,11 +222,15 @@ def test_what_cannot_be_read_may_hold_live_tasks(node: Node, number: int, expect
 
 
 def test_counters_are_what_the_kernel_gives_and_nothing_beside_them(node: Node) -> None:
-    """A directory in a domain is part of its sums (sub-NUMA clusters), and AMD keeps a setting there."""
+    """A directory in a domain is part of its sums (sub-NUMA clusters),
+    and AMD keeps a setting there.
+    """
     OURS.make(GROUP)
     node.kernel.resctrl.counters.domains.clear()
     texts = {f"mon_L3_00/{name}": "0=e" for name in ("mbm_L3_assignments", "mon_sub_L3_00")}
-    texts.update({"mon_L3_00/llc_occupancy": "4096", "mon_L3_01/a": "Unavailable", "mon_L3_01/b": "broken"})
+    texts.update(
+        {"mon_L3_00/llc_occupancy": "4096", "mon_L3_01/a": "Unavailable", "mon_L3_01/b": "broken"}
+    )
     for counter, text in texts.items():
         node.kernel.set_counter(GROUP, counter, text)
     node.kernel.files[f"{GROUP}/mon_data/mon_L3_00/mon_sub_L3_00"] = ["llc_occupancy"]
@@ -214,7 +243,11 @@ def test_counters_are_what_the_kernel_gives_and_nothing_beside_them(node: Node) 
         return data
 
     node.patch.setattr(node.machine, "read", read)
-    expected = {"mon_L3_00/llc_occupancy": "4096", "mon_L3_01/a": "Unavailable", "mon_L3_01/b": "Error"}
+    expected = {
+        "mon_L3_00/llc_occupancy": "4096",
+        "mon_L3_01/a": "Unavailable",
+        "mon_L3_01/b": "Error",
+    }
     assert OURS.counters(GROUP) == expected
 
 

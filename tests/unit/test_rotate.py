@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotation of the history, on real files: which files there are then, and which lines, also after a kill."""
+"""Rotation of the history, on real files: which files there are then,
+and which lines, also after a kill.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from hook.node import files
 from hook.reconcile import rotate as rotation
 from hook.reconcile.rotate import MOST_FILES, rotate
 
-NAMES = ["history.jsonl", "history.jsonl.1", *(f"history.jsonl.{number}.gz" for number in range(2, MOST_FILES + 1))]
+NAMES = [
+    "history.jsonl",
+    "history.jsonl.1",
+    *(f"history.jsonl.{number}.gz" for number in range(2, MOST_FILES + 1)),
+]
 LINES = 10
 
 
@@ -45,7 +51,9 @@ class History:
 
     def lines(self) -> list[int]:
         """The lines of all files that `history` reads."""
-        return sorted(line for name in self.names() if not name.startswith(".") for line in self.read(name))
+        return sorted(
+            line for name in self.names() if not name.startswith(".") for line in self.read(name)
+        )
 
 
 @pytest.fixture
@@ -67,7 +75,9 @@ def test_a_large_file_becomes_the_first_of_twelve_and_the_last_one_goes(history:
     assert not history.rotate(), "it is small"
 
 
-def test_no_kill_loses_a_line_and_after_the_next_run_each_is_there_once(history: History, tmp_path: Path) -> None:
+def test_no_kill_loses_a_line_and_after_the_next_run_each_is_there_once(
+    history: History, tmp_path: Path
+) -> None:
     for killed_at in range(1000):
         history.file = tmp_path / str(killed_at) / NAMES[0]
         history.file.parent.mkdir()
@@ -89,7 +99,9 @@ def test_no_kill_loses_a_line_and_after_the_next_run_each_is_there_once(history:
 
 
 def kill(history: History, at: int) -> int:
-    """Rotate in a process that is killed before its call of this number that opens, renames or removes a file."""
+    """Rotate in a process that is killed before its call of this number that opens,
+    renames or removes a file.
+    """
     child = os.fork()
     if not child:
         calls = iter(range(at + 1))
@@ -119,11 +131,15 @@ def test_a_file_that_a_hook_has_open_is_compressed_when_it_is_closed(history: Hi
 
 
 @pytest.mark.parametrize("content", [gzip.compress(b"line 7\n"), b"no gzip", b""])
-def test_a_foreign_file_with_the_name_of_a_compressed_one_stays_and_is_said(history: History, content: bytes) -> None:
+def test_a_foreign_file_with_the_name_of_a_compressed_one_stays_and_is_said(
+    history: History, content: bytes
+) -> None:
     foreign = history.file.with_name("history.jsonl.2.gz")
     foreign.write_bytes(content)
     history.file.with_name("history.jsonl.2").write_text("line 1\n")
-    with pytest.raises(files.Unreadable, match=r"history\.jsonl\.2\.gz: not made of the file without \.gz"):
+    with pytest.raises(
+        files.Unreadable, match=r"history\.jsonl\.2\.gz: not made of the file without \.gz"
+    ):
         history.rotate()
     assert foreign.read_bytes() == content
 
@@ -131,7 +147,8 @@ def test_a_foreign_file_with_the_name_of_a_compressed_one_stays_and_is_said(hist
 def test_a_directory_that_cannot_be_written_is_said_while_the_file_is_small(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write wherever a mount does not forbid it
+    # Root may write wherever a mount does not forbid it.
+    monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(files.Unreadable, match="not writable here"):
         history.rotate()
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers of OCI runtimes, and what becomes of them. Those here are scripts; the real ones are in tests/podman."""
+"""The answers of OCI runtimes, and what becomes of them.
+
+Those here are scripts; the real ones are in tests/podman.
+"""
 
 from __future__ import annotations
 
@@ -84,9 +87,15 @@ class NodeWithRuntimes:
         assert all(line.startswith("--root state ") for line in lines)
         return [line.split()[-1] for line in lines]
 
-    def list_states(self, *paths: str, roots: tuple[Path, ...] = (), **how: Any) -> tuple[list[Any], list[str]]:  # noqa: ANN401
-        """The states of live containers by these programs and root directories, and the problems."""
-        states, problems = Runtimes([str(root) for root in roots or (self.root,)], paths).list_states(**how)
+    def list_states(
+        self, *paths: str, roots: tuple[Path, ...] = (), **how: Any
+    ) -> tuple[list[Any], list[str]]:  # noqa: ANN401
+        """The states of live containers by these programs and root
+        directories, and the problems.
+        """
+        states, problems = Runtimes(
+            [str(root) for root in roots or (self.root,)], paths
+        ).list_states(**how)
         return [shown(answer) for answer in runtimes.list_adoptable(states)], [*problems.values()]
 
 
@@ -126,11 +135,16 @@ def test_live_containers_that_are_no_sandboxes_are_listed(
         assert node.list_states(program) == ([answer] if answer in live else [], [])
 
 
-def test_a_missing_root_is_not_asked_and_an_unreadable_one_is_reported(node: NodeWithRuntimes) -> None:
+def test_a_missing_root_is_not_asked_and_an_unreadable_one_is_reported(
+    node: NodeWithRuntimes,
+) -> None:
     """runc and crun would make a missing one."""
     (node.directory / "file").touch()
     roots = (node.directory / "none", node.directory / "file")
-    assert node.list_states(node.runtime(), roots=roots) == ([], [f"cannot read {node.directory}/file: ENOTDIR"])
+    assert node.list_states(node.runtime(), roots=roots) == (
+        [],
+        [f"cannot read {node.directory}/file: ENOTDIR"],
+    )
     assert not (node.directory / "none").exists()
     assert node.asked() == []
 
@@ -139,7 +153,9 @@ def test_a_missing_root_is_not_asked_and_an_unreadable_one_is_reported(node: Nod
 
 
 def test_a_root_shared_by_runc_and_crun_is_asked_of_both(node: NodeWithRuntimes) -> None:
-    """As containerd's is: each is asked first about its own containers, and that no other knows them is no problem."""
+    """As containerd's is: each is asked first about its own containers,
+    and that no other knows them is no problem.
+    """
     node.container("web", "odd")
     node.container("db", file="status")
     states = [state("db"), state("odd"), state("web")]
@@ -166,7 +182,9 @@ def test_a_broken_runtime_loses_only_its_own_containers(node: NodeWithRuntimes) 
     states, (line,) = node.list_states(node.runtime(state("db")), bad)
     assert states == [state("db")]
     assert line == f"{bad} --root {node.root} state web: exit status 1: cannot?run"
-    assert node.list_states(bad, node.runtime(state("db"), state("web"), name="crun"))[1] == [], "the next one answers"
+    assert node.list_states(bad, node.runtime(state("db"), state("web"), name="crun"))[1] == [], (
+        "the next one answers"
+    )
 
 
 # --- Answers that are none
@@ -197,7 +215,9 @@ def test_what_is_no_id_is_not_asked_about(node: NodeWithRuntimes) -> None:
     assert node.asked() == []
 
 
-def test_a_runtime_that_hangs_leaves_time_for_others(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_hangs_leaves_time_for_others(
+    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runtimes, "_PATIENCE", 0.5)
     monkeypatch.setattr(runtimes, "_PATIENCE_IN_ALL", 1.5)
     node.container(*(f"web{number:02}" for number in range(20)))
@@ -239,21 +259,37 @@ def test_a_container_that_vanishes_meanwhile_is_no_problem(node: NodeWithRuntime
 def test_without_any_runtime_containers_are_reported(node: NodeWithRuntimes) -> None:
     assert node.list_states() == ([], [])
     node.container("web", "db")
-    lines = [f"{node.root}: found no runtime to ask for the state of {name}" for name in ("db", "web")]
+    lines = [
+        f"{node.root}: found no runtime to ask for the state of {name}" for name in ("db", "web")
+    ]
     assert node.list_states() == ([], lines)
 
 
 def test_the_installed_runtimes_are_found(fs: FakeFilesystem) -> None:
     """Where they are was measured, or is in the sources of those who make them."""
     assert runtimes.find_runtimes() == Runtimes([], [])
-    roots = ["/run/runc", "/run/crun", "/run/containerd/runc/k8s.io", "/run/containerd/runc/default", "/more"]
+    roots = [
+        "/run/runc",
+        "/run/crun",
+        "/run/containerd/runc/k8s.io",
+        "/run/containerd/runc/default",
+        "/more",
+    ]
     for root in roots[1:]:
         fs.create_dir(root)
-    for path in ("/usr/sbin/runc", "/usr/libexec/crio/crun", "/var/lib/rancher/k3s/data/current/bin/runc"):
+    for path in (
+        "/usr/sbin/runc",
+        "/usr/libexec/crio/crun",
+        "/var/lib/rancher/k3s/data/current/bin/runc",
+    ):
         fs.create_file(path, st_mode=0o100755)
     fs.create_symlink("/usr/bin/runc", "/usr/sbin/runc")
     fs.create_file("/usr/bin/crun", st_mode=0o100644)  # is no program
-    paths = ["/usr/sbin/runc", "/var/lib/rancher/k3s/data/current/bin/runc", "/usr/libexec/crio/crun"]
+    paths = [
+        "/usr/sbin/runc",
+        "/var/lib/rancher/k3s/data/current/bin/runc",
+        "/usr/libexec/crio/crun",
+    ]
     assert runtimes.find_runtimes(["/more", "/none"]) == Runtimes(["/more", *roots[1:4]], paths)
 
 
@@ -269,11 +305,15 @@ def test_only_the_given_containers_are_asked_for(node: NodeWithRuntimes) -> None
 
 
 def test_a_pods_author_cannot_make_a_container_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor can `podman run --annotation=io.kubernetes.cri-o.ContainerType=sandbox`: it was never adopted then."""
+    """Nor can `podman run --annotation=io.kubernetes.cri-o.ContainerType=sandbox`:
+    it was never adopted then.
+    """
 
     def is_sandbox(place: str, manager: str | None, **kinds: str) -> bool:
         monkeypatch.setattr(system, "cgroups", lambda _pid: [place])
-        annotations = {{"cri": SANDBOX, "crio": OF_CRIO}[name]: kind for name, kind in kinds.items()}
+        annotations = {
+            {"cri": SANDBOX, "crio": OF_CRIO}[name]: kind for name, kind in kinds.items()
+        }
         annotations |= {"io.container.manager": manager} if manager else {}
         return runtimes.is_sandbox(State.model_validate(state(ID, annotations=annotations)))
 
@@ -283,5 +323,9 @@ def test_a_pods_author_cannot_make_a_container_a_sandbox(monkeypatch: pytest.Mon
         assert is_sandbox(of_crio, manager, cri="sandbox", crio="sandbox")
         assert not is_sandbox(of_cri, manager, cri="container", crio="sandbox")
         assert not is_sandbox(of_crio, manager, cri="sandbox", crio="container")
-        for place in (f":/machine.slice/libpod-{ID}.scope", ":/user.slice", ":/kubepods/podx/shared"):
+        for place in (
+            f":/machine.slice/libpod-{ID}.scope",
+            ":/user.slice",
+            ":/kubepods/podx/shared",
+        ):
             assert not is_sandbox(place, manager, cri="sandbox", crio="sandbox")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What list, show and top print where the screens in the documents show nothing: `test_docs_screens` has those."""
+"""What list, show and top print where the screens in the documents show nothing:
+`test_docs_screens` has those.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,22 @@ from tests.unit.lines import FILE, line, make, write_lines
 from tests.unit.nodes import BEGIN, NOW, PID, NodeFiles
 from tests.unit.simulated import UID, fails
 
-ENERGY, TRAFFIC, CACHE = "mon_PERF_PKG_00/core_energy", "mon_L3_00/mbm_total_bytes", "mon_L3_00/llc_occupancy"
+ENERGY, TRAFFIC, CACHE = (
+    "mon_PERF_PKG_00/core_energy",
+    "mon_L3_00/mbm_total_bytes",
+    "mon_L3_00/llc_occupancy",
+)
 HERE = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group": "/", "begin": BEGIN}
 WIPED = {**HERE, "before": {ENERGY: "Unavailable"}, "known": {ENERGY: "1.5"}}
-FULL = "more containers may be unmonitored: the file system of the run directory is full (see df -h /run, df -i /run)"
+FULL = (
+    "more containers may be unmonitored: the file system of the run directory is full (see df -h "
+    "/run, df -i /run)"
+)
 LOST = "since boot could not be recorded: see journalctl -t resctrl-mon-hook"
-AT_LEAST, FROM_0 = ">= at least that much: a part is unknown", "* counted from 0, without an initial value"
+AT_LEAST, FROM_0 = (
+    ">= at least that much: a part is unknown",
+    "* counted from 0, without an initial value",
+)
 SHOP: dict[str, Any] = {"pod_namespace": "shop", "pod_name": "x"}
 Run = Callable[..., str]
 
@@ -56,7 +68,9 @@ def run(node: NodeFiles, capsys: pytest.CaptureFixture[str], complaints: list[st
 
 def keys_of(text: str) -> list[str]:
     """The keys of the rows of a table."""
-    head, *rows = [line.split() for line in text.splitlines()[text.splitlines().index("") :] if line]
+    head, *rows = [
+        line.split() for line in text.splitlines()[text.splitlines().index("") :] if line
+    ]
     return [row[head.index("KEY")] for row in rows if len(row) == len(head)]
 
 
@@ -66,7 +80,9 @@ def make_groups(node: NodeFiles) -> None:
     node.make("theirs", "gold")
     lost = str(node.path("oci-lost", "gold"))
     members = {"a": node.alive(lost), "b": node.dead(lost)}
-    node.record("lost", groups=[{"path": lost, "ctrl_group": "gold", "begin": BEGIN}], members=members)
+    node.record(
+        "lost", groups=[{"path": lost, "ctrl_group": "gold", "begin": BEGIN}], members=members
+    )
     node.record("back", recovering=True)
 
 
@@ -76,7 +92,12 @@ def make_problems(node: NodeFiles) -> None:
     node.fail("c2", "usage", problem="unknown option", monitored=True)
     node.live("c3", **SHOP)
     node.unhooked("c4", unchecked=2)
-    node.reconciled(failed=2, outside={"c3": 17, "c5": 1}, outside_total=18, elsewhere={"/r/gold": 1, "/r/b \n": 7})
+    node.reconciled(
+        failed=2,
+        outside={"c3": 17, "c5": 1},
+        outside_total=18,
+        elsewhere={"/r/gold": 1, "/r/b \n": 7},
+    )
     node.write("runs", "unrecorded", "..")
     node.write("groups", "torn.json", "{")
     node.write("unmonitored", "odd.json", "[]")
@@ -98,10 +119,17 @@ def make_whole(node: NodeFiles) -> None:
     counts = {**NOW, "mon_PERF_PKG_01/core_energy": "2.0", "mon_L3_00/later": "7"}
     path, gold = node.make("oci-c1", counters=counts), node.make("oci-c1", "gold", {ENERGY: "40"})
     groups = [
-        {**HERE, "begin": {**BEGIN, "mon_PERF_PKG_01/core_energy": "1.0"}, "before": {ENERGY: "1.5"}},
+        {
+            **HERE,
+            "begin": {**BEGIN, "mon_PERF_PKG_01/core_energy": "1.0"},
+            "before": {ENERGY: "1.5"},
+        },
         {"path": gold, "ctrl_group": "gold", "begin": {ENERGY: "Unavailable"}},
     ]
-    members = {"c1": node.alive(path, cgroup=":/x", taken_from="theirs", name="app"), "c2": node.dead(path)}
+    members = {
+        "c1": node.alive(path, cgroup=":/x", taken_from="theirs", name="app"),
+        "c2": node.dead(path),
+    }
     times = {"created_at": "2026-11-18T12:00:00Z", "created_boottime": 900.0}
     node.record(UID, kind="pod", **SHOP, groups=groups, members=members, **times)
     node.index("c1", UID)
@@ -151,12 +179,14 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         [
             "not monitored: no_rmids: 1 container: c1",
             "monitored, with problems: usage: 1 container: c2",
-            "never hooked, as of 2026-01-02T03:04:05Z (see list unmonitored): 1 container: shop/web-0 app",
+            "never hooked, as of 2026-01-02T03:04:05Z (see list unmonitored): 1 container: "
+            "shop/web-0 app",
             f"at least 2 failures {LOST}",
             "18 threads outside of their group, as of reconcile: shop/x (c3): 17, c5: 1",
             "unreadable: /run/resctrl-mon-hook/groups/torn.json: Expecting property name",
             "unreadable: /run/resctrl-mon-hook/unmonitored/odd.json:",
-            "threads in groups of other tools or in other ctrl_groups, as of reconcile: /r/b\\x20\\n: 7, /r/gold: 1",
+            "threads in groups of other tools or in other ctrl_groups, as of reconcile: "
+            "/r/b\\x20\\n: 7, /r/gold: 1",
         ],
         "taken",
     ),
@@ -173,7 +203,12 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
     (
         make_taken,
         "show c1",
-        ["state taken", "core_energy >=3.25 joules", "taken by /sys/fs/resctrl/mon_groups/theirs", AT_LEAST],
+        [
+            "state taken",
+            "core_energy >=3.25 joules",
+            "taken by /sys/fs/resctrl/mon_groups/theirs",
+            AT_LEAST,
+        ],
         "taken from",
     ),
     (
@@ -186,16 +221,29 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         "outside",
     ),
     (lambda _: None, "list unmonitored", ["none"], "!"),
-    (lambda files: files.live("c1"), "list --resctrl-root=/run", ["resctrl is not mounted, or does not support"], "!"),
+    (
+        lambda files: files.live("c1"),
+        "list --resctrl-root=/run",
+        ["resctrl is not mounted, or does not support"],
+        "!",
+    ),
     (make_unknown, "show c1", [f"{TRAFFIC} bytes Unavailable 5000 - 5000*"], "no initial"),
     (
         make_one_package,
         "show c1",
-        ["core_energy 3.25 joules", "mon_PERF_PKG_01/core_energy joules Unavailable Unavailable - 0"],
+        [
+            "core_energy 3.25 joules",
+            "mon_PERF_PKG_01/core_energy joules Unavailable Unavailable - 0",
+        ],
         "*",
     ),
     (make_wiped, "list", ["- c1 live / 0/0 ? >=4.75 3.91Ki", AT_LEAST], "counted from 0"),
-    (make_wiped, "show c1", [f"{ENERGY} joules 5.500000 8.750000 Unavailable >=4.750000", AT_LEAST], "!"),
+    (
+        make_wiped,
+        "show c1",
+        [f"{ENERGY} joules 5.500000 8.750000 Unavailable >=4.750000", AT_LEAST],
+        "!",
+    ),
     (
         make_whole,
         "show shop/x",
@@ -234,12 +282,19 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
 
 @pytest.mark.parametrize(("make", "command", "lines", "absent"), SCREENS)
 def test_a_screen_has_these_lines(
-    node: NodeFiles, run: Run, make: Callable[[NodeFiles], object], command: str, lines: list[str], absent: str
+    node: NodeFiles,
+    run: Run,
+    make: Callable[[NodeFiles], object],
+    command: str,
+    lines: list[str],
+    absent: str,
 ) -> None:
     make(node)
     text = run(*command.split())
     rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert [line for line in lines if not any(row == line or row.startswith(f"{line} ") for row in rows)] == []
+    assert [
+        line for line in lines if not any(row == line or row.startswith(f"{line} ") for row in rows)
+    ] == []
     assert absent not in text
 
 
@@ -250,7 +305,10 @@ def test_orphans_and_podmans_names_are_shown(node: NodeFiles, run: Run) -> None:
     assert (lines[0].endswith("; orphans: 1"), lines[3].split()[:2]) == (True, ["db", "c1"])
     assert json.loads(run("list", "--json"))["keys"][0]["name"] == "db"
     shown = run("show", "db")
-    assert ("name        db\n" in shown, f"\ncontainer db (c1): alive, pid {PID}, started " in shown) == (True, True)
+    assert (
+        "name        db\n" in shown,
+        f"\ncontainer db (c1): alive, pid {PID}, started " in shown,
+    ) == (True, True)
 
 
 def test_many_failures_of_one_cause_are_summed_up(node: NodeFiles, run: Run) -> None:
@@ -273,12 +331,17 @@ ROOM = {"f_blocks": 1000, "f_bavail": 500, "f_frsize": 4096, "f_files": 5000, "f
         ({}, False),
         ({"f_bavail": 255}, True),
         ({"f_favail": 999}, True),
-        ({"f_blocks": 0, "f_bavail": 0, "f_files": 0, "f_favail": 0}, False),  # a tmpfs without a limit
+        # A tmpfs without a limit.
+        ({"f_blocks": 0, "f_bavail": 0, "f_files": 0, "f_favail": 0}, False),
     ],
     ids=str,
 )
 def test_list_does_not_say_none_while_the_run_directory_is_full(
-    node: NodeFiles, run: Run, monkeypatch: pytest.MonkeyPatch, change: dict[str, int], is_full: bool
+    node: NodeFiles,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, int],
+    is_full: bool,
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**ROOM, **change}))
     line = f"{FULL}\n"
@@ -294,7 +357,13 @@ def test_lines_that_wait_are_named_with_their_file_and_why(node: NodeFiles, run:
     why = "No space left on device: ENOSPC"
     for name, file, number in (("c1", "/a", 2), ("c2", "/a", 1), ("c3", "/b\x1b[2J", 1)):
         owed = {"lines": ["{}"] * number, "why": why}
-        state = {"key": name, "kind": "container", "completed_at": "then", "history_file": file, "owed": owed}
+        state = {
+            "key": name,
+            "kind": "container",
+            "completed_at": "then",
+            "history_file": file,
+            "owed": owed,
+        }
         node.write("groups", f"{name}.json", json.dumps(state))
     node.write("runs", "dropped_lines", "....")
     node.write("runs", "dropped_snapshots", ".")
@@ -306,7 +375,11 @@ def test_lines_that_wait_are_named_with_their_file_and_why(node: NodeFiles, run:
     assert shown["history"]["owed"][0] == {"file": "/a", "why": why, "lines": 3}
     assert (shown["history"]["dropped"], shown["dropped_snapshots"]) == (4, 1)
     metrics = run("metrics").splitlines()
-    for sample in ('history_owed{reason="ENOSPC"} 4', "history_dropped_total 4", "snapshots_dropped_total 1"):
+    for sample in (
+        'history_owed{reason="ENOSPC"} 4',
+        "history_dropped_total 4",
+        "snapshots_dropped_total 1",
+    ):
         assert f"resctrl_mon_{sample}" in metrics
 
 
@@ -325,18 +398,29 @@ def test_lines_that_wait_are_named_with_their_file_and_why(node: NodeFiles, run:
         ("--state=completed --namespace=n", ""),
     ],
 )
-def test_a_list_can_be_sorted_and_selected(node: NodeFiles, run: Run, words: str, expected: str) -> None:
-    facts = {"a": ("9", "1001", 900.0, "b"), "b": ("7", "9000", 990.0, "c"), "c": ("8", "5000", 100.0, "a")}
+def test_a_list_can_be_sorted_and_selected(
+    node: NodeFiles, run: Run, words: str, expected: str
+) -> None:
+    facts = {
+        "a": ("9", "1001", 900.0, "b"),
+        "b": ("7", "9000", 990.0, "c"),
+        "c": ("8", "5000", 100.0, "a"),
+    }
     for name, (energy, memory, born, pod) in facts.items():
         node.live(name, pod_namespace="n", pod_name=pod, created_boottime=born)
         node.count(f"oci-{name}", {ENERGY: energy, TRAFFIC: memory})
     node.completed("o", **SHOP)
     assert "".join(keys_of(run("list", *words.split()))) == expected
-    assert "".join(key["key"] for key in json.loads(run("list", "--json", *words.split()))["keys"]) == expected
+    assert (
+        "".join(key["key"] for key in json.loads(run("list", "--json", *words.split()))["keys"])
+        == expected
+    )
 
 
 @pytest.mark.parametrize("name", [UID, UID[:3], "c1", "shop/x", "x", "shop/", "app", "ap"])
-def test_show_finds_a_key_by_any_of_its_names_or_how_it_begins(node: NodeFiles, run: Run, name: str) -> None:
+def test_show_finds_a_key_by_any_of_its_names_or_how_it_begins(
+    node: NodeFiles, run: Run, name: str
+) -> None:
     make_whole(node)
     node.record("other", pod_namespace="kube-system", pod_name="dns")
     assert json.loads(run("show", "--json", name))["key"] == UID
@@ -345,13 +429,18 @@ def test_show_finds_a_key_by_any_of_its_names_or_how_it_begins(node: NodeFiles, 
 def test_a_name_that_was_given_again_is_of_the_container_that_exists(
     node: NodeFiles, run: Run, capsys: pytest.CaptureFixture[str], complaints: list[str]
 ) -> None:
-    """As Podman's names are: of a container that has ended, of one that runs, of one that is not monitored."""
+    """As Podman's names are: of a container that has ended, of one that runs,
+    of one that is not monitored.
+    """
     node.completed("c1", name="job")
     assert json.loads(run("show", "--json", "job"))["key"] == "c1"
     node.fail("c2", name="job", pod="stack")
     for name in ("job", "stack", "sta", "c2"):
         assert cli.main(["show", *node.places, name]) == 2
-        assert "container stack job (c2) is not monitored: no_rmids: no RMID is left" in complaints.pop()
+        assert (
+            "container stack job (c2) is not monitored: no_rmids: no RMID is left"
+            in complaints.pop()
+        )
     node.live("c3", name="job")
     assert cli.main(["show", *node.places, "job"]) == 2
     assert "'job' is ambiguous: job (c3), stack job (c2)" in complaints.pop()
@@ -379,7 +468,11 @@ def test_a_name_that_was_given_again_is_of_the_container_that_exists(
     ],
 )
 def test_a_whole_name_comes_first_and_one_of_none_or_several_is_an_error(
-    node: NodeFiles, capsys: pytest.CaptureFixture[str], complaints: list[str], name: str, shown: str
+    node: NodeFiles,
+    capsys: pytest.CaptureFixture[str],
+    complaints: list[str],
+    name: str,
+    shown: str,
 ) -> None:
     for key in ("ab", "abc", "abcde", "a-1", "else"):
         node.record(key)
@@ -401,23 +494,34 @@ def test_show_of_a_key_that_has_ended_names_the_command_that_shows_its_line(
 ) -> None:
     node.record("job-1")
     for name, key in (("job-17", "job-17"), ("job-17's", "job-17's"), ("000000000001", "job-17")):
-        write_lines("history.jsonl", line(make(1, key)) + line(make(1, key, end="2026-11-18T01:02:03Z")))
+        write_lines(
+            "history.jsonl", line(make(1, key)) + line(make(1, key, end="2026-11-18T01:02:03Z"))
+        )
         assert cli.main(["show", *node.places, name]) == 2
         said = complaints.pop()
-        assert f"; it ended {history.to_local('2026-11-18T01:02:03Z')}: resctrl-mon-hook history " in said
+        assert (
+            f"; it ended {history.to_local('2026-11-18T01:02:03Z')}: resctrl-mon-hook history "
+            in said
+        )
         assert cli.main(shlex.split(said.partition(": resctrl-mon-hook ")[2])) == 0
         assert key in capsys.readouterr().out
     assert cli.main(["show", *node.places, "job-18"]) == 2
     assert "it ended" not in complaints[-1]
 
 
-@pytest.mark.parametrize(("file", "more"), [("", None), (str(FILE), ""), ("/x/y.jsonl", " --history=/x/y.jsonl")])
+@pytest.mark.parametrize(
+    ("file", "more"), [("", None), (str(FILE), ""), ("/x/y.jsonl", " --history=/x/y.jsonl")]
+)
 def test_show_of_a_completed_key_names_that_command_once_its_line_is_written(
     node: NodeFiles, run: Run, file: str, more: str | None
 ) -> None:
     for owed in ({}, {"owed": {"lines": ["{}"], "why": "no room"}}):
         node.completed("c1", history_file=file, **owed)
-        names = [row.split(maxsplit=1)[1] for row in run("show", "c1").splitlines() if row.startswith("history ")]
+        names = [
+            row.split(maxsplit=1)[1]
+            for row in run("show", "c1").splitlines()
+            if row.startswith("history ")
+        ]
         assert names == ([] if more is None or owed else [f"resctrl-mon-hook history c1{more}"])
     node.live("c2", history_file=file)
     assert "resctrl-mon-hook history" not in run("show", "c2")
@@ -443,7 +547,9 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
         "unhooked": {
             "since": "2026-01-02T03:04:05Z",
             "unchecked": 2,
-            "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app", "uid": None}],
+            "containers": [
+                {"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app", "uid": None}
+            ],
         },
         "outside": {"c1": 17},
         "elsewhere": {},
@@ -454,13 +560,32 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
         "dropped_snapshots": 0,
     }
     assert key == {
-        **{"key": "c1", "kind": "container", "namespace": "shop", "pod": "x", "name": None, "labels": {}},
+        **{
+            "key": "c1",
+            "kind": "container",
+            "namespace": "shop",
+            "pod": "x",
+            "name": None,
+            "labels": {},
+        },
         "state": "live",
         **{"created_at": "2026-01-02T03:00:00Z", "completed_at": None, "age_seconds": 100.0},
         **{"members_alive": 1, "members_dead": 0, "taken": {}, "ctrl_groups": ["/"]},
         "use": {
-            "core_energy": {"value": 3.25, "at_least": False, "unit": "joules", "unknown": 0, "from_nothing": 0},
-            "mbm_total_bytes": {"value": 4000, "at_least": False, "unit": "bytes", "unknown": 0, "from_nothing": 0},
+            "core_energy": {
+                "value": 3.25,
+                "at_least": False,
+                "unit": "joules",
+                "unknown": 0,
+                "from_nothing": 0,
+            },
+            "mbm_total_bytes": {
+                "value": 4000,
+                "at_least": False,
+                "unit": "bytes",
+                "unknown": 0,
+                "from_nothing": 0,
+            },
         },
     }
     assert json.loads(run("list", "--json", f"--resctrl-root={node.run}"))["rmids"] is None
@@ -472,25 +597,42 @@ def test_what_is_taken_is_in_json_with_the_group_that_has_it(node: NodeFiles, ru
     node.reconciled(elsewhere={"/r/gold": 1})
     answer = json.loads(run("list", "--json"))
     theirs = "/sys/fs/resctrl/mon_groups/theirs"
-    assert [(key["state"], key["taken"]) for key in answer["keys"]] == [("live", {}), ("taken", {"c1": theirs})]
+    assert [(key["state"], key["taken"]) for key in answer["keys"]] == [
+        ("live", {}),
+        ("taken", {"c1": theirs}),
+    ]
     assert [key["use"]["core_energy"]["at_least"] for key in answer["keys"]] == [True, True]
     assert answer["elsewhere"] == {"/r/gold": 1}
     shown = json.loads(run("show", "c1", "--json"))
     assert (shown["state"], shown["members"]["c1"]["taken_by"]) == ("taken", theirs)
-    assert shown["groups"][0]["counters"][ENERGY]["use"] == 3.25, "the group has counted that, whatever it lacks"
+    assert shown["groups"][0]["counters"][ENERGY]["use"] == 3.25, (
+        "the group has counted that, whatever it lacks"
+    )
 
 
 def test_show_as_json(node: NodeFiles, run: Run) -> None:
     make_whole(node)
     answer = json.loads(run("show", UID, "--json"))
     assert (answer["key"], answer["state"], answer["late_cpu_seconds"]) == (UID, "live", 0)
-    assert {name: member["alive"] for name, member in answer["members"].items()} == {"c1": True, "c2": False}
+    assert {name: member["alive"] for name, member in answer["members"].items()} == {
+        "c1": True,
+        "c2": False,
+    }
     assert answer["members"]["c1"]["taken_from"] == "theirs"
     assert answer["members"]["c1"]["started_at"] == "2026-11-18T11:06:41Z"
-    assert (answer["title"], answer["lingering_since"], answer["history_file"]) == ("shop/x", None, None)
+    assert (answer["title"], answer["lingering_since"], answer["history_file"]) == (
+        "shop/x",
+        None,
+        None,
+    )
     assert [failure["container"] for failure in answer["failures"]] == ["c2", "c9"]
     group, gold = answer["groups"]
-    assert (group["path"], group["over"], group["exists"], gold["ctrl_group"]) == (HERE["path"], False, True, "gold")
+    assert (group["path"], group["over"], group["exists"], gold["ctrl_group"]) == (
+        HERE["path"],
+        False,
+        True,
+        "gold",
+    )
     values = {"begin": "5.500000", "now": "8.750000", "before": "1.5", "use": 4.75, "known": 4.75}
     assert group["counters"][ENERGY] == {**values, "from_nothing": False, "unit": "joules"}
     node.record(UID, kind="pod", groups=[WIPED])
@@ -520,7 +662,11 @@ def pace(monkeypatch: pytest.MonkeyPatch, node: NodeFiles) -> list[float]:
 
 @pytest.mark.parametrize(
     ("option", "keys"),
-    [("--sort=traffic", ["idle", "busy"]), ("--sort=energy", ["busy", "idle"]), ("--namespace=batch", [])],
+    [
+        ("--sort=traffic", ["idle", "busy"]),
+        ("--sort=energy", ["busy", "idle"]),
+        ("--namespace=batch", []),
+    ],
 )
 def test_top_without_a_terminal_prints_one_table(
     node: NodeFiles, run: Run, pace: list[float], option: str, keys: list[str]
@@ -534,7 +680,13 @@ def test_top_without_a_terminal_prints_one_table(
     first, _, _, *lines = [" ".join(line.split()) for line in run("top", option).splitlines()]
     assert (pace, first[:32]) == ([2.0], "2026-01-02T03:04:05Z over 2.0 s,")
     rows = {"busy": "shop/x busy >=2.50 0 - 4.00Ki", "idle": "- idle 0 0 - 8.00Ki"}
-    assert lines == ["node >=4.62 0 - 12.0Ki", "no pod 2.12 - - -", *map(rows.get, keys), "", AT_LEAST]
+    assert lines == [
+        "node >=4.62 0 - 12.0Ki",
+        "no pod 2.12 - - -",
+        *map(rows.get, keys),
+        "",
+        AT_LEAST,
+    ]
 
 
 def test_top_as_json_prints_an_object_a_line_and_describes_keys_as_list_does(
@@ -545,13 +697,27 @@ def test_top_as_json_prints_an_object_a_line_and_describes_keys_as_list_does(
     node.count_whole({ENERGY: "18.75"})
     first, second = map(json.loads, run("top", "--json", "--count=2").splitlines())
     assert len(pace) == 2
-    nothing: dict[str, Any] = {"watts": None, "traffic_bytes_per_second": None, "traffic_local_bytes_per_second": None}
+    nothing: dict[str, Any] = {
+        "watts": None,
+        "traffic_bytes_per_second": None,
+        "traffic_local_bytes_per_second": None,
+    }
     nothing |= {"llc_occupancy_bytes": None, "partial": [], "at_least": []}
-    use = {**nothing, "watts": 2.5, "llc_occupancy_bytes": 4096, "partial": ["traffic_bytes_per_second"]}
+    use = {
+        **nothing,
+        "watts": 2.5,
+        "llc_occupancy_bytes": 4096,
+        "partial": ["traffic_bytes_per_second"],
+    }
     (key,) = json.loads(run("list", "--json"))["keys"]
     del key["use"]
     key.update(use)
-    expected = {"time": "2026-01-02T03:04:05Z", "seconds": 2.0, "node": {**use, "watts": 4.625}, "keys": [key]}
+    expected = {
+        "time": "2026-01-02T03:04:05Z",
+        "seconds": 2.0,
+        "node": {**use, "watts": 4.625},
+        "keys": [key],
+    }
     assert first == second == {**expected, "no_pod": {**nothing, "watts": 2.125}}
 
 
@@ -565,22 +731,38 @@ def test_on_a_terminal_keys_are_short_and_names_are_cut_if_they_are_too_long_and
     node.live(UID, kind="pod", pod_namespace="observability", pod_name=pod)
     inventory = snapshot.take_snapshot(node.options)
     selected = lists.select_keys(inventory.keys, [], [], "energy")
-    narrow, wide, pipe = (lists.format_list(inventory, selected, None, Screen(width)) for width in (80, 200, None))
+    narrow, wide, pipe = (
+        lists.format_list(inventory, selected, None, Screen(width)) for width in (80, 200, None)
+    )
     assert max(map(len, narrow)) == 80
     rest = [UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
     cut = "observability/checko...x2x4k"
     assert narrow[3].split() == [cut, *rest]
     assert wide[3].split() == [f"observability/{pod}", *rest]
-    assert pipe[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
+    assert pipe[3].split() == [
+        f"observability/{pod}",
+        UID,
+        "live",
+        "/",
+        "1/1",
+        "?",
+        "3.25",
+        "3.91Ki",
+    ]
 
 
 @pytest.mark.usefixtures("pace")
 @pytest.mark.parametrize("width", [40, 55])
 def test_on_a_narrow_terminal_columns_go_before_lines_wrap(node: NodeFiles, width: int) -> None:
-    node.live(UID, kind="pod", pod_namespace="observability", pod_name="checkout-service-7c9f6d5b8-x2x4k")
+    node.live(
+        UID, kind="pod", pod_namespace="observability", pod_name="checkout-service-7c9f6d5b8-x2x4k"
+    )
     inventory = snapshot.take_snapshot(node.options)
     narrow, wide = Screen(width), Screen(200)
-    selected, rates = lists.select_keys(inventory.keys, [], [], "energy"), snapshot.compare(inventory, inventory, "now")
+    selected, rates = (
+        lists.select_keys(inventory.keys, [], [], "energy"),
+        snapshot.compare(inventory, inventory, "now"),
+    )
 
     def lay_out(screen: Screen) -> list[list[str]]:
         return [
@@ -607,7 +789,9 @@ def test_job_has_its_key_as_its_name_and_jobs_whose_keys_begin_alike_differ_on_a
     node.take()
     inventory = snapshot.take_snapshot(node.options)
     selected = lists.select_keys(inventory.keys, [], [], "name")
-    wide, narrow = (lists.format_list(inventory, selected, None, Screen(width))[2:8] for width in (80, 40))
+    wide, narrow = (
+        lists.format_list(inventory, selected, None, Screen(width))[2:8] for width in (80, 40)
+    )
     for width, table in ((80, wide), (40, narrow)):
         assert max(map(len, table)) <= width
         names = [row.split()[0] for row in table[1:]]
@@ -651,7 +835,11 @@ def test_an_unreadable_run_directory_is_one_line_on_stderr(
     ],
 )
 def test_a_failed_command_is_one_line_on_stderr(
-    monkeypatch: pytest.MonkeyPatch, complaints: list[str], error: BaseException, status: int, said: str
+    monkeypatch: pytest.MonkeyPatch,
+    complaints: list[str],
+    error: BaseException,
+    status: int,
+    said: str,
 ) -> None:
     monkeypatch.setattr(snapshot, "take_snapshot", fails(error))
     assert cli.main(["list"]) == status
@@ -660,7 +848,9 @@ def test_a_failed_command_is_one_line_on_stderr(
 
 
 @pytest.mark.parametrize("path", ["/srv/file/x.prom", "/srv/directory"])
-def test_an_unwritable_textfile_is_one_line_on_stderr(node: NodeFiles, complaints: list[str], path: str) -> None:
+def test_an_unwritable_textfile_is_one_line_on_stderr(
+    node: NodeFiles, complaints: list[str], path: str
+) -> None:
     os.makedirs("/srv/directory")
     Path("/srv/file").touch()
     assert cli.main(["metrics", *node.places, "--textfile", path]) == 2

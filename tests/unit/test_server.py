@@ -49,7 +49,8 @@ class Running(server.Server):
         def count() -> int:
             with self.lock:
                 return sum(
-                    not asked or not (each.asks or each.active_at < float("inf")) for each in self.connections.values()
+                    not asked or not (each.asks or each.active_at < float("inf"))
+                    for each in self.connections.values()
                 )
 
         wait(lambda: count() == number)
@@ -81,7 +82,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets limits of the server, by their names without the underscore. No test is too slow, unless it says so."""
+    """Sets limits of the server, by their names without the underscore.
+
+    No test is too slow, unless it says so.
+    """
 
     def limit(**values: float) -> None:
         for name, value in values.items():
@@ -91,24 +95,35 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return limit
 
 
-def connect(to: Running, source: str = "127.0.0.1", data: bytes = b"", ahead: int | None = None) -> socket.socket:
-    """A connection from this address that sends this; its kernel takes `ahead` bytes before they are read."""
+def connect(
+    to: Running, source: str = "127.0.0.1", data: bytes = b"", ahead: int | None = None
+) -> socket.socket:
+    """A connection from this address that sends this;
+    its kernel takes `ahead` bytes before they are read.
+    """
     client = socket.socket()
     OPENED.append(client)
     client.settimeout(DEADLINE)
     if ahead is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, ahead)
     client.bind((source, 0))
-    with suppress(ConnectionResetError, BrokenPipeError):  # it may be cut off by the time that connect() ends
+    # It may be cut off by the time that connect() ends.
+    with suppress(ConnectionResetError, BrokenPipeError):
         client.connect(("127.0.0.1", to.server_port))
     send(client, data)
     return client
 
 
-def send_request(to: Running, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
+def send_request(
+    to: Running, path: str, method: str = "GET", **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
     """The answer, and its content. `headers`: with `_` for `-`."""
-    with closing(http.client.HTTPConnection(str(to.server_address[0]), to.server_port, timeout=DEADLINE)) as connection:
-        connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+    with closing(
+        http.client.HTTPConnection(str(to.server_address[0]), to.server_port, timeout=DEADLINE)
+    ) as connection:
+        connection.request(
+            method, path, headers={name.replace("_", "-"): text for name, text in headers.items()}
+        )
         answer = connection.getresponse()
         return answer, answer.read()
 
@@ -176,7 +191,9 @@ def test_a_measurement_answers_the_requests_of_the_next_second(clock: list[float
     assert ages == ["0", "0", "0", "1"]
 
 
-def test_a_measurement_gets_what_was_exported_before_and_how_old_that_is(clock: list[float]) -> None:
+def test_a_measurement_gets_what_was_exported_before_and_how_old_that_is(
+    clock: list[float],
+) -> None:
     formers = list[Former]()
 
     def measure(former: Former) -> list[Family]:
@@ -190,21 +207,38 @@ def test_a_measurement_gets_what_was_exported_before_and_how_old_that_is(clock: 
             running.read(is_open=False, is_gzip=False)
             clock[0] += 7
     samples = {("x", ()): 5}
-    assert [(each.age, each.samples) for each in formers] == [(float("inf"), {}), (7.0, samples), (14.0, samples)], (
-        "a measurement that failed exported nothing"
-    )
+    assert [(each.age, each.samples) for each in formers] == [
+        (float("inf"), {}),
+        (7.0, samples),
+        (14.0, samples),
+    ], "a measurement that failed exported nothing"
 
 
 def test_other_paths_and_methods_are_refused_and_head_has_the_head_of_get() -> None:
     with serving() as running:
-        for path in ("/", "/metrics/", "/etc/passwd", "/../metrics", "*", "metrics", "http://x", "http:/metrics"):
+        for path in (
+            "/",
+            "/metrics/",
+            "/etc/passwd",
+            "/../metrics",
+            "*",
+            "metrics",
+            "http://x",
+            "http:/metrics",
+        ):
             assert get(running, path)[0] == 404
-        assert [get(running, method=method)[0] for method in ("POST", "OPTIONS", "FROB")] == [501] * 3
+        assert [get(running, method=method)[0] for method in ("POST", "OPTIONS", "FROB")] == [
+            501
+        ] * 3
         for path in ("/metrics", "/-/healthy", "/nothing"):
             (got, content), (only, nothing) = (
-                send_request(running, path, method, Accept_Encoding="gzip") for method in ("GET", "HEAD")
+                send_request(running, path, method, Accept_Encoding="gzip")
+                for method in ("GET", "HEAD")
             )
-            first, second = ([line for line in answer.getheaders() if line[0] != "Date"] for answer in (got, only))
+            first, second = (
+                [line for line in answer.getheaders() if line[0] != "Date"]
+                for answer in (got, only)
+            )
             assert (only.status, nothing, first) == (got.status, b"", second)
             assert only.getheader("Content-Length") == str(len(content))
 
@@ -225,8 +259,13 @@ def test_other_paths_and_methods_are_refused_and_head_has_the_head_of_get() -> N
         b"\r\n\n\r\nGET /metrics HTTP/1.1\r\n\r\n",
     ],
 )
-def test_every_form_of_a_request_has_the_metrics(request_line: bytes, limits: Callable[..., None]) -> None:
-    """RFC 9112, sections 2.2 and 3.2.2. The connection stays open: the end of a request is seen in it."""
+def test_every_form_of_a_request_has_the_metrics(
+    request_line: bytes, limits: Callable[..., None]
+) -> None:
+    """RFC 9112, sections 2.2 and 3.2.2.
+
+    The connection stays open: the end of a request is seen in it.
+    """
     limits(PATIENCE=20)
     with serving() as running:
         answer = read_all(connect(running, data=request_line))
@@ -274,7 +313,9 @@ def test_format_and_compression_are_those_that_the_client_asks_for() -> None:
     meaning = "x" * 1000
     with serving(lambda: make_x(1, meaning)) as running:
         for accept, kind in PREFERRED.items():
-            answer, content = send_request(running, "/metrics", **({"Accept": accept} if accept else {}))
+            answer, content = send_request(
+                running, "/metrics", **({"Accept": accept} if accept else {})
+            )
             assert answer.getheader("Content-Type") == kind, accept
             assert answer.getheader("Vary") == "Accept, Accept-Encoding"
             assert content.endswith(b"# EOF\n") is (kind == OPEN)
@@ -294,15 +335,24 @@ def test_an_ipv6_address_is_served() -> None:
         pytest.skip(f"no IPv6 here: {error}")
 
 
-NOT_ROOTS = "the run directory /r is not ours alone: its owner is uid 7, its mode 0755; hint: run it as root; remove"
+NOT_ROOTS = (
+    "the run directory /r is not ours alone: its owner is uid 7, its mode 0755; hint: run it as "
+    "root; remove"
+)
 
 
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
         (HookError(Reason.IO, "not root's", path="/r", owner=7, mode=0o755), NOT_ROOTS),
-        (HookError(Reason.IO, "the run directory is unreadable"), "the run directory is unreadable"),
-        (PermissionError(13, "Permission denied", "/r"), "a file could not be read or written; tried: Permission den"),
+        (
+            HookError(Reason.IO, "the run directory is unreadable"),
+            "the run directory is unreadable",
+        ),
+        (
+            PermissionError(13, "Permission denied", "/r"),
+            "a file could not be read or written; tried: Permission den",
+        ),
         (ValueError("a defect"), "unforeseen ValueError: a defect; tried: the hook itself at "),
     ],
 )
@@ -324,11 +374,15 @@ def test_a_failed_measurement_is_answered_and_reported(
         clock[0] += 2
         assert get(running)[0] == 200
     logged = capfd.readouterr().err
-    assert (logged.count("\n"), logged.startswith(f"resctrl-mon-hook: {sentence}")) == (1, True), logged
+    assert (logged.count("\n"), logged.startswith(f"resctrl-mon-hook: {sentence}")) == (1, True), (
+        logged
+    )
 
 
 def test_requests_that_wait_share_a_measurement(clock: list[float]) -> None:
-    """A flood of them costs the node no more than two at a time; what they get is at most a second old."""
+    """A flood of them costs the node no more than two at a time;
+    what they get is at most a second old.
+    """
     measure = Measure()
     with serving(measure) as running:
         clients = [connect(running, data=ASK)]
@@ -340,13 +394,20 @@ def test_requests_that_wait_share_a_measurement(clock: list[float]) -> None:
         assert sorted(read_number(client) for client in clients) == [b"1"] + [b"2"] * 5
 
 
-def test_a_measurement_that_does_not_end_holds_no_request_for_ever(limits: Callable[..., None]) -> None:
+def test_a_measurement_that_does_not_end_holds_no_request_for_ever(
+    limits: Callable[..., None],
+) -> None:
     limits(PATIENCE=0.3)
     measure = Measure()
     with serving(measure) as running:
         clients = [connect(running, data=ASK) for _ in range(5)]
         assert all(is_cut_off(client) for client in clients)
-        wait(lambda: sum("process_request_thread" in thread.name for thread in threading.enumerate()) <= 1)
+        wait(
+            lambda: (
+                sum("process_request_thread" in thread.name for thread in threading.enumerate())
+                <= 1
+            )
+        )
         measure.go_on.set()
 
 
@@ -357,7 +418,12 @@ def test_a_request_may_come_byte_by_byte_and_of_one_that_is_too_long_the_beginni
         for byte in ASK:
             send(slow, bytes([byte]))
         assert read_number(slow) == b"1"
-        assert read_number(connect(running, data=begin + b"b" * (server._LONGEST_REQUEST - len(begin)))) == b"1"
+        assert (
+            read_number(
+                connect(running, data=begin + b"b" * (server._LONGEST_REQUEST - len(begin)))
+            )
+            == b"1"
+        )
 
 
 def test_a_broken_request_or_a_defect_harms_no_other(
@@ -374,7 +440,8 @@ def test_a_broken_request_or_a_defect_harms_no_other(
     }
     with serving() as running:
         for text in requests.values():
-            with connect(running, data=text) as broken, suppress(OSError):  # reset, with the rest unread
+            # Reset, with the rest unread.
+            with connect(running, data=text) as broken, suppress(OSError):
                 broken.shutdown(socket.SHUT_WR)
                 read_all(broken)
             assert get(running)[0] == 200
@@ -386,12 +453,16 @@ def test_a_broken_request_or_a_defect_harms_no_other(
         monkeypatch.undo()
         assert get(running)[0] == 200
     logged = capfd.readouterr().err
-    assert (logged.count("\n"), "unforeseen AttributeError" in logged) == (1, True), "a defect: once a minute"
+    assert (logged.count("\n"), "unforeseen AttributeError" in logged) == (1, True), (
+        "a defect: once a minute"
+    )
 
 
 @pytest.fixture
 def without_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Has no further thread start, as with EAGAIN of a pids limit, or EPERM of a filter of system calls."""
+    """Has no further thread start, as with EAGAIN of a pids limit,
+    or EPERM of a filter of system calls.
+    """
 
     def fail(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -400,9 +471,13 @@ def without_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_without_threads_every_request_is_answered_and_the_log_says_once_what_is_wrong(
-    without_threads: Callable[[], None], limits: Callable[..., None], capfd: pytest.CaptureFixture[str]
+    without_threads: Callable[[], None],
+    limits: Callable[..., None],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Slow clients keep the others waiting for a moment only, even if a measurement takes longer than that."""
+    """Slow clients keep the others waiting for a moment only,
+    even if a measurement takes longer than that.
+    """
     limits(PATIENCE_ALONE=0.1)
     meaning = "x" * (1 << 20)
 
@@ -413,17 +488,31 @@ def test_without_threads_every_request_is_answered_and_the_log_says_once_what_is
 
     with serving(measure) as running:
         without_threads()
-        slow = [connect(running), connect(running, data=ASK[:9]), connect(running, data=ASK, ahead=4096)]
+        slow = [
+            connect(running),
+            connect(running, data=ASK[:9]),
+            connect(running, data=ASK, ahead=4096),
+        ]
         wait(lambda: running.dropped["too_slow"] == len(slow))
         limits(PATIENCE_ALONE=DEADLINE)
-        assert (get(running)[0], meaning in get(running)[2], get(running, "/nothing")[0]) == (200, True, 404)
+        assert (get(running)[0], meaning in get(running)[2], get(running, "/nothing")[0]) == (
+            200,
+            True,
+            404,
+        )
         assert running.dropped == {"too_many": 0, "too_slow": len(slow)}
         assert all(is_cut_off(client) for client in slow[:2])
     logged = capfd.readouterr().err
-    assert (logged.count("\n"), "no thread can be started" in logged, "--pids-limit" in logged) == (1, True, True)
+    assert (logged.count("\n"), "no thread can be started" in logged, "--pids-limit" in logged) == (
+        1,
+        True,
+        True,
+    )
 
 
-def test_a_connection_that_cannot_be_accepted_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_cannot_be_accepted_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """socketserver tries again: the next try may succeed."""
     logged = list[str]()
 
@@ -444,7 +533,9 @@ def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
         port = running.server_port
         with pytest.raises(HookError) as caught:
             server.serve(("127.0.0.1", port), lambda _former: make_x(1), lambda _text: None)
-        assert re.search(rf"cannot listen on 127\.0\.0\.1:{port}.*EADDRINUSE", str(explain(caught.value)))
+        assert re.search(
+            rf"cannot listen on 127\.0\.0\.1:{port}.*EADDRINUSE", str(explain(caught.value))
+        )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -459,7 +550,9 @@ def test_a_signal_ends_a_server_that_measures(number: int) -> None:
         os._exit(0)  # as the program ends
     """
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-uc", code], cwd=ROOT, stdout=pipe, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-uc", code], cwd=ROOT, stdout=pipe, text=True
+    ) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline().split(":")[2].split("/")[0])
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -477,7 +570,9 @@ class Slow:
 
     def __init__(self, running: Running, way: str, sources: list[str]) -> None:
         self._server, self._way = running, way
-        self._clients = {number: (source, self._begin(source)) for number, source in enumerate(sources)}
+        self._clients = {
+            number: (source, self._begin(source)) for number, source in enumerate(sources)
+        }
 
     def _begin(self, source: str) -> socket.socket:
         sends = {"asks": b"G", "sends half": ASK[:9], "reads": ASK, "reads nothing": ASK}
@@ -507,8 +602,12 @@ SOURCES = {"one": ["127.0.0.1"] * 16, "many": [f"127.0.1.{number}" for number in
 
 @pytest.mark.parametrize("sources", SOURCES)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("limit", [server._MOST, 8], ids=["as shipped", "more than there is room for"])
-def test_slow_clients_keep_no_scraper_waiting(way: str, sources: str, limit: int, limits: Callable[..., None]) -> None:
+@pytest.mark.parametrize(
+    "limit", [server._MOST, 8], ids=["as shipped", "more than there is room for"]
+)
+def test_slow_clients_keep_no_scraper_waiting(
+    way: str, sources: str, limit: int, limits: Callable[..., None]
+) -> None:
     limits(MOST=limit)
     meaning = "x" * (1 << 20)
     with serving(lambda: make_x(1, meaning)) as running:
@@ -522,7 +621,9 @@ def test_slow_clients_keep_no_scraper_waiting(way: str, sources: str, limit: int
 
 @pytest.mark.slow
 def test_connections_that_send_nothing_keep_no_scraper_waiting() -> None:
-    """10,000 of them, of which as many are open at a time as the server and this process may have."""
+    """10,000 of them, of which as many are open at a time as the server
+    and this process may have.
+    """
     number = iter(range(10_000))
     clients = deque[socket.socket](maxlen=256)
 
@@ -550,7 +651,9 @@ def test_the_oldest_of_an_address_makes_room_for_its_next_one(limits: Callable[.
         other = connect(running, "127.0.0.3")
         clients = [connect(running, "127.0.0.2") for _ in range(5)]
         wait(lambda: running.dropped == {"too_many": 3, "too_slow": 0})
-        assert 'connections_total{reason="too_many"} 3' in get(running)[2], "the server's own counter"
+        assert 'connections_total{reason="too_many"} 3' in get(running)[2], (
+            "the server's own counter"
+        )
         assert all(is_cut_off(client) for client in clients[:3])
         for client in (other, *clients[3:]):
             send(client, ASK)
@@ -578,14 +681,18 @@ def test_who_waits_for_a_measurement_is_not_cut_off_and_takes_no_place_of_other_
 
 
 def test_an_answer_that_is_not_read_keeps_its_place() -> None:
-    """What waits in our kernel is bounded by the number of connections, even if their clients say that they end."""
+    """What waits in our kernel is bounded by the number of connections,
+    even if their clients say that they end.
+    """
     meaning = "x" * 30_000
     with serving(lambda: make_x(1, meaning)) as running:
         slow = connect(running, data=ASK, ahead=4096)
         slow.shutdown(socket.SHUT_WR)
         assert get(running)[0] == 200
         running.wait_until(1)
-        assert [connection.client.getpeername() for connection in running.connections.values()] == [slow.getsockname()]
+        assert [connection.client.getpeername() for connection in running.connections.values()] == [
+            slow.getsockname()
+        ]
         assert meaning.encode() in read_all(slow)
         running.wait_until(0)
     assert running.dropped == {"too_many": 0, "too_slow": 0}

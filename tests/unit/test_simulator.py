@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulator finds nothing wrong, and finds what is: see tests.simulator.
 
-Here are samples. `build.py faults simulate` plays every single event, many random schedules, and all broken programs.
+Here are samples. `build.py faults simulate` plays every single event, many random schedules,
+and all broken programs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from tests.unit.documents import ROOT
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the simulator in a process of its own, since it loads the compiled models and may break the program."""
+    """Run the simulator in a process of its own,
+    since it loads the compiled models and may break the program.
+    """
     command = [sys.executable, "-m", "tests.simulator", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -39,10 +42,14 @@ def test_each_broken_rule_fits_the_program() -> None:
 
 
 def test_failure_is_printed_as_a_command_that_repeats_it() -> None:
-    done = simulate("--mutant", "M10", "--scenario", MUTANTS["M10"].scenario, "--random", "5", "--most", "1")
+    done = simulate(
+        "--mutant", "M10", "--scenario", MUTANTS["M10"].scenario, "--random", "5", "--most", "1"
+    )
     by_seed, by_plan, problem = done.stdout.splitlines()
     for command in (by_seed, by_plan):
         words = command.replace("python3", sys.executable, 1)
-        again = subprocess.run(words, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S602
+        again = subprocess.run(
+            words, shell=True, cwd=ROOT, capture_output=True, text=True, check=False
+        )  # noqa: S602
         assert again.returncode == 1, command
         assert problem.strip() in again.stdout

@@ -26,7 +26,9 @@ NOUNS = (
     "lines|members|mon_groups|nodes|orphans|pods|problems|processes|records|samples|series|services|steps|"
     "tasks|things|threads|times|warnings"
 )
-SLIP = re.compile(rf"\b(None|True|False)\b|\bb['\"]|\b1 (?:[a-z]+ ){{0,2}}(?:{NOUNS})\b|\b[1-9]\d* [a-z]+\(s\)")
+SLIP = re.compile(
+    rf"\b(None|True|False)\b|\bb['\"]|\b1 (?:[a-z]+ ){{0,2}}(?:{NOUNS})\b|\b[1-9]\d* [a-z]+\(s\)"
+)
 SCREENS = [Screen(), Screen(80, 24), Screen(40)]
 
 
@@ -37,7 +39,9 @@ def find_slips(lines: list[str]) -> list[str]:
 def find_counts(source: str) -> Iterator[str]:
     """The texts of f-strings in which a noun in the plural follows a number of any size."""
     for node in ast.walk(ast.parse(source)):
-        for value, text in zip(node.values, node.values[1:]) if isinstance(node, ast.JoinedStr) else ():
+        for value, text in (
+            zip(node.values, node.values[1:]) if isinstance(node, ast.JoinedStr) else ()
+        ):
             if isinstance(value, ast.FormattedValue) and isinstance(text, ast.Constant):
                 name = ast.unparse(value.value).rpartition(".")[2]
                 if not name.isupper() and re.match(rf" ({NOUNS})\b", str(text.value)):
@@ -45,7 +49,11 @@ def find_counts(source: str) -> Iterator[str]:
 
 
 def test_no_noun_in_the_plural_follows_a_number_that_may_be_1() -> None:
-    assert {path: [*find_counts(text)] for path, text in house.sources("hook").items() if [*find_counts(text)]} == {}
+    assert {
+        path: [*find_counts(text)]
+        for path, text in house.sources("hook").items()
+        if [*find_counts(text)]
+    } == {}
 
 
 def test_what_is_looked_for_is_found() -> None:
@@ -63,12 +71,29 @@ PATH = st.just("/sys/fs/resctrl/mon_groups/x")
 TIMES = st.sampled_from([None, 1.0])
 COUNTERS = {"mon_PERF_PKG_00/core_energy": "2.5", "mon_L3_00/mbm_total_bytes": "1"}
 BEGINS = st.sampled_from([None, COUNTERS, {"mon_PERF_PKG_00/core_energy": "Unavailable"}, {}])
-MEMBERS = st.builds(Member, pid=st.just(1), starttime=st.just(1), group=PATH, cgroup=st.just("/x"), name=NAMES)
-RECORDS = st.builds(MonGroup, path=PATH, ctrl_group=st.just("/"), begin=BEGINS, end=st.sampled_from([None, COUNTERS]))
+MEMBERS = st.builds(
+    Member, pid=st.just(1), starttime=st.just(1), group=PATH, cgroup=st.just("/x"), name=NAMES
+)
+RECORDS = st.builds(
+    MonGroup,
+    path=PATH,
+    ctrl_group=st.just("/"),
+    begin=BEGINS,
+    end=st.sampled_from([None, COUNTERS]),
+)
 STATES = st.builds(
     KeyState,
-    **{"key": IDS, "kind": st.sampled_from(["pod", "container"]), "pod_namespace": NAMES, "pod_name": NAMES},
-    **{"members": st.dictionaries(IDS, MEMBERS, max_size=2), "created_boottime": TIMES, "lingering_since": TIMES},
+    **{
+        "key": IDS,
+        "kind": st.sampled_from(["pod", "container"]),
+        "pod_namespace": NAMES,
+        "pod_name": NAMES,
+    },
+    **{
+        "members": st.dictionaries(IDS, MEMBERS, max_size=2),
+        "created_boottime": TIMES,
+        "lingering_since": TIMES,
+    },
     completed_at=st.sampled_from([None, "2026-01-02T03:04:05Z"]),
 )
 KEYS = st.builds(
@@ -78,20 +103,32 @@ KEYS = st.builds(
     st.sampled_from([True, False, None]),
 )
 POD = {"namespace": NAMES, "pod": NAMES, "name": NAMES}
-FAILURE = {"stage": st.just("createRuntime"), "problem": st.just("no RMID is left"), "container": IDS}
+FAILURE = {
+    "stage": st.just("createRuntime"),
+    "problem": st.just("no RMID is left"),
+    "container": IDS,
+}
 UNHOOKED = st.builds(
-    lambda containers, number: Unhooked(containers=containers, unchecked=number, since="2026", rules="", others=[]),
+    lambda containers, number: Unhooked(
+        containers=containers, unchecked=number, since="2026", rules="", others=[]
+    ),
     *(st.dictionaries(IDS, st.fixed_dictionaries(POD)), COUNTS),
 )
 RECONCILED = st.dictionaries(IDS, st.integers(1, 2)).map(
     lambda outside: ReconcileRecord(
-        **{**vars(EVERYTHING.reconciled), "outside": outside, "outside_total": sum(outside.values())}
+        **{
+            **vars(EVERYTHING.reconciled),
+            "outside": outside,
+            "outside_total": sum(outside.values()),
+        }
     )
 )
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "keys": st.lists(KEYS, max_size=2),
     "unreadable": st.lists(st.just(Broken("k", "/run/k.json", "all of it: no JSON")), max_size=1),
-    "failures": st.lists(st.builds(Failure, reason=st.sampled_from(["no_rmids", "io"]), **FAILURE, **POD), max_size=3),
+    "failures": st.lists(
+        st.builds(Failure, reason=st.sampled_from(["no_rmids", "io"]), **FAILURE, **POD), max_size=3
+    ),
     "rmids": st.none() | st.builds(Rmids, st.sampled_from([None, 8]), COUNTS, COUNTS),
     "orphans": st.lists(st.just("/x"), max_size=2),
     "unhooked": st.none() | UNHOOKED,
@@ -99,14 +136,18 @@ PARTS: dict[str, st.SearchStrategy[Any]] = {
     "unrecorded": COUNTS,
     **dict.fromkeys(("host_pids", "is_supported", "is_full"), st.booleans()),
 }
-INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda parts: make_inventory(**{**vars(EVERYTHING), **parts}))
+INVENTORIES = st.fixed_dictionaries(PARTS).map(
+    lambda parts: make_inventory(**{**vars(EVERYTHING), **parts})
+)
 
 
 @examples(300)
 @given(inventory=INVENTORIES, screen=st.sampled_from(SCREENS), limit=st.none() | COUNTS)
 def test_screens_have_no_slip(inventory: Inventory, screen: Screen, limit: int | None) -> None:
     selected = lists.select_keys(inventory.keys, [], [], "energy")
-    lines = lists.format_list(inventory, selected, limit, screen) + lists.format_unmonitored(inventory)
+    lines = lists.format_list(inventory, selected, limit, screen) + lists.format_unmonitored(
+        inventory
+    )
     lines += lists.format_rates(compare(inventory, inventory, "2026"), "energy", screen)
     for key in inventory.keys:
         lines += lists.format_key(lists.key_to_json(key, inventory.failures))
@@ -116,8 +157,20 @@ def test_screens_have_no_slip(inventory: Inventory, screen: Screen, limit: int |
 @given(
     job=st.builds(
         Job,
-        **{"id": st.just("1"), "kind": st.just("pod"), "key": IDS, "namespace": NAMES, "pod": NAMES, "begin": NAMES},
-        **{"end": st.just("2026-01-02T03:04:05Z"), "seconds": TIMES, "runs": COUNTS, "more_containers": COUNTS},
+        **{
+            "id": st.just("1"),
+            "kind": st.just("pod"),
+            "key": IDS,
+            "namespace": NAMES,
+            "pod": NAMES,
+            "begin": NAMES,
+        },
+        **{
+            "end": st.just("2026-01-02T03:04:05Z"),
+            "seconds": TIMES,
+            "runs": COUNTS,
+            "more_containers": COUNTS,
+        },
         containers=st.lists(st.fixed_dictionaries({"id": IDS, "name": NAMES}), max_size=2),
         use=st.sampled_from([{}, {"core_energy": 1.0}]),
         unknown=st.sampled_from([[], ["core_energy"]]),

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A snapshot of a node: what is there is seen, what vanishes is not, each counter is read once, nothing is changed."""
+"""A snapshot of a node: what is there is seen, what vanishes is not,
+each counter is read once, nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,36 @@ from hook.models import Model
 from hook.node import records
 from hook.node.records import Records
 from hook.resctrl import Resctrl
-from hook.show.snapshot import Inventory, Rates, Rmids, SeenKey, Total, Uncharged, compare, sum_key, take_snapshot
+from hook.show.snapshot import (
+    Inventory,
+    Rates,
+    Rmids,
+    SeenKey,
+    Total,
+    Uncharged,
+    compare,
+    sum_key,
+    take_snapshot,
+)
 from hook.words import explain
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 
-ENERGY, TRAFFIC, OCCUPANCY = "mon_PERF_PKG_00/core_energy", "mon_L3_00/mbm_total_bytes", "mon_L3_00/llc_occupancy"
-HERE: dict[str, Any] = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group": "/", "begin": BEGIN}
+ENERGY, TRAFFIC, OCCUPANCY = (
+    "mon_PERF_PKG_00/core_energy",
+    "mon_L3_00/mbm_total_bytes",
+    "mon_L3_00/llc_occupancy",
+)
+HERE: dict[str, Any] = {
+    "path": "/sys/fs/resctrl/mon_groups/oci-c1",
+    "ctrl_group": "/",
+    "begin": BEGIN,
+}
 OVER = {**HERE, "path": "/sys/fs/resctrl/mon_groups/their-own", "end": NOW}
-GOLD = {"path": "/sys/fs/resctrl/gold/mon_groups/oci-c1", "ctrl_group": "gold", "begin": {ENERGY: "1"}}
+GOLD = {
+    "path": "/sys/fs/resctrl/gold/mon_groups/oci-c1",
+    "ctrl_group": "gold",
+    "begin": {ENERGY: "1"},
+}
 NO_DATA = {ENERGY: "Unavailable"}
 UNTRACKED = {TRAFFIC: "Unavailable"}
 MISSING = {**HERE, "path": "/sys/fs/resctrl/mon_groups/oci-x"}
@@ -41,8 +65,16 @@ def only(inventory: Inventory) -> SeenKey:
 
 def list_files(fs: FakeFilesystem) -> dict[str, bytes | None]:
     """All that is below /sys and /run, with what is in it."""
-    places = [f"{at}/{name}" for top in ("/sys", "/run") for at, _, names in os.walk(top) for name in ["", *names]]
-    return {name: fs.get_object(name).byte_contents if not name.endswith("/") else None for name in places}
+    places = [
+        f"{at}/{name}"
+        for top in ("/sys", "/run")
+        for at, _, names in os.walk(top)
+        for name in ["", *names]
+    ]
+    return {
+        name: fs.get_object(name).byte_contents if not name.endswith("/") else None
+        for name in places
+    }
 
 
 # --- Keys and what they used
@@ -50,7 +82,13 @@ def list_files(fs: FakeFilesystem) -> dict[str, bytes | None]:
 
 def test_a_node_without_a_run_directory_is_empty(node: NodeFiles) -> None:
     inventory = take_snapshot(node.options)
-    assert (inventory.keys, inventory.unreadable, inventory.failures, inventory.orphans, inventory.runs) == (
+    assert (
+        inventory.keys,
+        inventory.unreadable,
+        inventory.failures,
+        inventory.orphans,
+        inventory.runs,
+    ) == (
         [],
         [],
         [],
@@ -74,10 +112,15 @@ def test_a_group_that_cannot_be_looked_at_is_not_shown_as_missing(
 
     monkeypatch.setattr(system, "find_directory", refuse)
     inventory = take_snapshot(node.options)
-    assert (only(inventory).condition, [path[-6:] for path in inventory.orphans]) == ("live", ["orphan"])
+    assert (only(inventory).condition, [path[-6:] for path in inventory.orphans]) == (
+        "live",
+        ["orphan"],
+    )
 
 
-def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFiles, fs: FakeFilesystem) -> None:
+def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(
+    node: NodeFiles, fs: FakeFilesystem
+) -> None:
     node.live("c1")
     node.write("groups", "torn.json", "{")
     node.fail("c2")
@@ -94,7 +137,11 @@ def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFile
         ({"groups": [MISSING]}, "missing", Total(unknown=1)),
         # The path of what is over may be another group's.
         ({"groups": [OVER, GOLD]}, "live", Total(known=13_250_000, counted=2)),
-        ({"groups": [{**OVER, "path": HERE["path"]}], "completed_at": "x"}, "completed", Total(3_250_000, counted=1)),
+        (
+            {"groups": [{**OVER, "path": HERE["path"]}], "completed_at": "x"},
+            "completed",
+            Total(3_250_000, counted=1),
+        ),
         ({"recovering": True, "completed_at": "x"}, "recovering", None),
         ({"lingering_since": 1.0}, "lingering", None),
         ({"groups": [{**HERE, "begin": None}]}, "live", None),
@@ -103,11 +150,25 @@ def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFile
             "live",
             Total(known=9_250_000, counted=1, from_nothing=1),
         ),
-        ({"groups": [{**HERE, "begin": {ENERGY: "Error"}}, GOLD]}, "live", Total(10 * MILLION, counted=1, unknown=1)),
+        (
+            {"groups": [{**HERE, "begin": {ENERGY: "Error"}}, GOLD]},
+            "live",
+            Total(10 * MILLION, counted=1, unknown=1),
+        ),
         ({"groups": [{**OVER, "begin": NO_DATA, "end": NO_DATA}]}, "live", Total(0, counted=1)),
     ],
     ids=[
-        *("live", "missing", "one over", "over", "recovering", "lingering", "no begin", "from nothing", "unknown"),
+        *(
+            "live",
+            "missing",
+            "one over",
+            "over",
+            "recovering",
+            "lingering",
+            "no begin",
+            "from nothing",
+            "unknown",
+        ),
         "no data",
     ],
 )
@@ -153,7 +214,9 @@ def test_a_group_on_record_has_taken_nobody_whatever_its_prefix(node: NodeFiles)
     assert [key.condition for key in take_snapshot(node.options).keys] == ["taken", "completed"]
 
 
-def test_others_groups_are_read_once_for_all_members(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_groups_are_read_once_for_all_members(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(20):
         node.live(f"c{number}")
     theirs = node.take()
@@ -176,11 +239,19 @@ def test_members_are_dead_alive_or_unknown_and_an_age_is_never_negative(
     node: NodeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = node.make("oci-c1")
-    members = {"a": node.alive(path), "b": node.dead(path), "c": {**node.alive(path), "pid": 2**31 - 1}}
+    members = {
+        "a": node.alive(path),
+        "b": node.dead(path),
+        "c": {**node.alive(path), "pid": 2**31 - 1},
+    }
     for born, age in ((1e12, 0), (None, None)):
         node.record("c1", members=members, created_boottime=born)
         key = only(take_snapshot(node.options))
-        assert (key.alive, key.list_alive(), key.age) == ({"a": True, "b": False, "c": False}, ["a"], age)
+        assert (key.alive, key.list_alive(), key.age) == (
+            {"a": True, "b": False, "c": False},
+            ["a"],
+            age,
+        )
     monkeypatch.setattr(system, "is_dead", lambda _pid, _born: None)
     assert only(take_snapshot(node.options)).list_alive() == ["a", "b", "c"]
 
@@ -189,7 +260,9 @@ def test_members_are_dead_alive_or_unknown_and_an_age_is_never_negative(
 
 
 def when_counted(monkeypatch: pytest.MonkeyPatch, *happenings: Callable[[], object]) -> list[str]:
-    """Something happens each time that a group's counters have been read; the paths of these groups."""
+    """Something happens each time that a group's counters have been read;
+    the paths of these groups.
+    """
     waiting, real, read = list(happenings), Resctrl.counters, list[str]()
 
     def counted(self: Resctrl, path: str) -> dict[str, str]:
@@ -208,7 +281,9 @@ def when_counted(monkeypatch: pytest.MonkeyPatch, *happenings: Callable[[], obje
 def test_a_key_that_ends_while_it_is_read_is_read_again(
     node: NodeFiles, monkeypatch: pytest.MonkeyPatch, has_uncharged: bool
 ) -> None:
-    """The counters of the next incarnation, set against this one's begin, would be use that never was."""
+    """The counters of the next incarnation, set against this one's begin,
+    would be use that never was.
+    """
     path = node.live("c1").groups[0].path
     again = {**HERE, "begin": NOW, "before": {ENERGY: "3.25"}}
     read = when_counted(monkeypatch, lambda: node.record("c1", groups=[again]))
@@ -219,21 +294,34 @@ def test_a_key_that_ends_while_it_is_read_is_read_again(
     assert only(take_snapshot(node.options, has_uncharged=has_uncharged)).condition == "completed"
 
 
-def test_a_key_that_changes_at_each_read_is_reported(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_changes_at_each_read_is_reported(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.live("c1")
-    changes = [lambda at=at: node.record("c1", groups=[{**HERE, "begin": {"a/b": str(at)}}]) for at in range(9)]
+    changes = [
+        lambda at=at: node.record("c1", groups=[{**HERE, "begin": {"a/b": str(at)}}])
+        for at in range(9)
+    ]
     when_counted(monkeypatch, *changes)
     (broken,) = take_snapshot(node.options).unreadable
     assert (broken.name, broken.problem) == ("c1", "it changes faster than it can be read")
 
 
-def test_what_vanishes_after_the_listing_is_left_out(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_vanishes_after_the_listing_is_left_out(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.live("c1")
     node.fail("c2")
-    when_counted(monkeypatch, (node.run / "groups/c1.json").unlink, (node.run / "unmonitored/c2.json").unlink)
+    when_counted(
+        monkeypatch, (node.run / "groups/c1.json").unlink, (node.run / "unmonitored/c2.json").unlink
+    )
     node.live("c3")
     inventory = take_snapshot(node.options)
-    assert ([key.state.key for key in inventory.keys], inventory.unreadable, inventory.failures) == (["c3"], [], [])
+    assert (
+        [key.state.key for key in inventory.keys],
+        inventory.unreadable,
+        inventory.failures,
+    ) == (["c3"], [], [])
 
 
 # --- What cannot be understood
@@ -249,7 +337,9 @@ def test_what_vanishes_after_the_listing_is_left_out(node: NodeFiles, monkeypatc
         ("\xff\x00", "not JSON"),
     ],
 )
-def test_a_broken_state_is_reported_beside_the_others(node: NodeFiles, text: str, problem: str) -> None:
+def test_a_broken_state_is_reported_beside_the_others(
+    node: NodeFiles, text: str, problem: str
+) -> None:
     node.live("c1")
     path = node.write("groups", "bad.json", text)
     inventory = take_snapshot(node.options)
@@ -265,7 +355,10 @@ def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
     (node.run / "groups" / "link.json").symlink_to("/etc/hostname")
     (node.run / "groups" / "directory.json").mkdir()
     inventory = take_snapshot(node.options)
-    assert (inventory.keys, sorted(broken.name for broken in inventory.unreadable)) == ([], ["directory", "link"])
+    assert (inventory.keys, sorted(broken.name for broken in inventory.unreadable)) == (
+        [],
+        ["directory", "link"],
+    )
 
 
 # --- The run directory
@@ -299,7 +392,10 @@ def test_runs_are_counted_by_the_size_of_their_file(node: NodeFiles) -> None:
     }.items():
         node.write("runs", name, text)
     (node.run / "runs" / "link-x").symlink_to("nonsense")
-    assert take_snapshot(node.options).runs == {("createRuntime", "ok"): 7, ("poststop", "lock_timeout"): 1}
+    assert take_snapshot(node.options).runs == {
+        ("createRuntime", "ok"): 7,
+        ("poststop", "lock_timeout"): 1,
+    }
 
 
 # --- RMIDs and orphans
@@ -307,7 +403,12 @@ def test_runs_are_counted_by_the_size_of_their_file(node: NodeFiles) -> None:
 
 def test_rmids_in_use_are_those_of_all_groups(node: NodeFiles) -> None:
     node.live("c1")
-    for name, ctrl_group in (("oci-c2", "gold"), ("theirs", "/"), ("theirs", "silver"), ("odd-prefix", "/")):
+    for name, ctrl_group in (
+        ("oci-c2", "gold"),
+        ("theirs", "/"),
+        ("theirs", "silver"),
+        ("odd-prefix", "/"),
+    ):
         node.make(name, ctrl_group)
     node.record("c3", groups=[{"path": str(node.path("odd-prefix")), "ctrl_group": "/"}])
     (node.root / "no_group").mkdir()
@@ -319,7 +420,9 @@ def test_rmids_in_use_are_those_of_all_groups(node: NodeFiles) -> None:
 
 def test_without_resctrl_no_rmid_is_in_use(node: NodeFiles) -> None:
     node.live("c1")
-    inventory = take_snapshot(node.options.model_copy(update={"resctrl_root": "/nowhere"}), has_uncharged=True)
+    inventory = take_snapshot(
+        node.options.model_copy(update={"resctrl_root": "/nowhere"}), has_uncharged=True
+    )
     assert (inventory.rmids, inventory.orphans, inventory.uncharged, only(inventory).condition) == (
         None,
         [],
@@ -329,7 +432,9 @@ def test_without_resctrl_no_rmid_is_in_use(node: NodeFiles) -> None:
 
 
 def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: NodeFiles) -> None:
-    """The group of a dead pod on record lingers, or waits for its next start, as in CrashLoopBackOff."""
+    """The group of a dead pod on record lingers, or waits for its next start,
+    as in CrashLoopBackOff.
+    """
     node.live("c1")
     orphans = [node.make("oci-lone"), node.make("oci-over"), node.make("oci-c1", "gold")]
     node.completed("over")
@@ -344,7 +449,9 @@ def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: NodeFil
     assert sorted(take_snapshot(node.options).orphans) == sorted(orphans)
 
 
-def test_a_group_removed_with_its_key_is_not_an_orphan(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_removed_with_its_key_is_not_an_orphan(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.live("c1")
     real = Records.list_names
 
@@ -363,7 +470,10 @@ def test_a_container_recorded_meanwhile_is_not_unhooked(node: NodeFiles) -> None
     node.fail("c2")
     unhooked = take_snapshot(node.options).unhooked
     assert unhooked is not None
-    assert (list(unhooked.containers), records.name_unhooked(unhooked)) == (["c3"], ["shop/web-0 app (c3)"])
+    assert (list(unhooked.containers), records.name_unhooked(unhooked)) == (
+        ["c3"],
+        ["shop/web-0 app (c3)"],
+    )
 
 
 # --- What is charged to no pod
@@ -390,7 +500,11 @@ def test_what_mon_groups_count_is_taken_off_and_each_is_read_once(
         "gold": {ENERGY: "2"},
     }
     assert sum_key(only(inventory))["core_energy"].value == 2 * MILLION
-    assert (only(inventory).groups[0].exists, len(read), set(Counter(read).values())) == (True, 5, {1})
+    assert (only(inventory).groups[0].exists, len(read), set(Counter(read).values())) == (
+        True,
+        5,
+        {1},
+    )
 
 
 def test_what_is_no_number_is_none_and_nothing_is_negative(node: NodeFiles) -> None:
@@ -407,13 +521,20 @@ def test_what_is_no_number_is_none_and_nothing_is_negative(node: NodeFiles) -> N
 def test_traffic_of_a_group_that_is_tracked_again_is_not_mistaken_for_that_of_tasks_without_a_group(
     node: NodeFiles, monkeypatch: pytest.MonkeyPatch, is_amd: bool
 ) -> None:
-    """AMD's hardware says Unavailable at the first read. By then it would be missing in the ctrl_group's sum only."""
+    """AMD's hardware says Unavailable at the first read.
+
+    By then it would be missing in the ctrl_group's sum only.
+    """
     node.make("oci-a", counters={TRAFFIC: "Unavailable"})
     node.make("oci-b", counters={TRAFFIC: "Unavailable"})
     node.count_whole({TRAFFIC: "40", OCCUPANCY: "1"})
     Path("/proc").mkdir(exist_ok=True)
-    Path("/proc/cpuinfo").write_text(f"vendor_id\t: {'AuthenticAMD' if is_amd else 'GenuineIntel'}\n")
-    assert read_uncharged(node) == {"/": {TRAFFIC: "40", OCCUPANCY: "1"}}, "what stays untracked is in neither"
+    Path("/proc/cpuinfo").write_text(
+        f"vendor_id\t: {'AuthenticAMD' if is_amd else 'GenuineIntel'}\n"
+    )
+    assert read_uncharged(node) == {"/": {TRAFFIC: "40", OCCUPANCY: "1"}}, (
+        "what stays untracked is in neither"
+    )
     when_counted(monkeypatch, lambda: node.count("oci-a", {TRAFFIC: "39"}))
     assert read_uncharged(node) == {"/": {TRAFFIC: "" if is_amd else "1", OCCUPANCY: "1"}}
 
@@ -433,13 +554,17 @@ def test_traffic_of_no_pod_is_unknown_where_the_ctrl_group_itself_is_not_counted
     node: NodeFiles, assignments: str | None, is_amd: bool, expected: list[str]
 ) -> None:
     """Its counter then shows the sum of its mon_groups, or no number."""
-    names = [f"mon_L3_0{domain}/mbm_{event}_bytes" for event in ("total", "local") for domain in (0, 1)]
+    names = [
+        f"mon_L3_0{domain}/mbm_{event}_bytes" for event in ("total", "local") for domain in (0, 1)
+    ]
     node.make("oci-a", counters={**dict.fromkeys(names, "40"), ENERGY: "5"})
     node.count_whole({**dict(zip(names, ["40", "40", "43", "43"])), ENERGY: "5"})
     if assignments is not None:
         (node.root / "mbm_L3_assignments").write_text(assignments)
     Path("/proc").mkdir(exist_ok=True)
-    Path("/proc/cpuinfo").write_text(f"vendor_id\t: {'AuthenticAMD' if is_amd else 'GenuineIntel'}\n")
+    Path("/proc/cpuinfo").write_text(
+        f"vendor_id\t: {'AuthenticAMD' if is_amd else 'GenuineIntel'}\n"
+    )
     assert read_uncharged(node) == {"/": {**dict(zip(names, expected)), ENERGY: "0"}}
 
 
@@ -465,16 +590,22 @@ def test_a_group_that_comes_meanwhile_is_not_taken_for_tasks_without_a_group(
 # --- Rates
 
 
-def test_a_part_of_the_rate_of_a_taken_key_is_unknown(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_the_rate_of_a_taken_key_is_unknown(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.live("c1")
     node.take()
     ((_, use),) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", {ENERGY: "10.75"})).keys
     assert use["core_energy"] == Total(1 * MILLION, counted=1, unknown=1)
     monkeypatch.setattr(system, "in_host_namespaces", lambda: False)
-    assert only(take_snapshot(node.options)).condition == "live", "pids of another namespace are no one's"
+    assert only(take_snapshot(node.options)).condition == "live", (
+        "pids of another namespace are no one's"
+    )
 
 
-def two_looks(node: NodeFiles, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> Rates:
+def two_looks(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]
+) -> Rates:
     """The rates between two looks, 2 seconds apart, with a change between them."""
     now = [10.0]
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
@@ -490,11 +621,31 @@ CACHE = Total(known=4096 * MILLION, counted=1)
 @pytest.mark.parametrize(
     ("fields", "first", "second", "expected"),
     [
-        ({}, {}, {ENERGY: "38.75"}, {"core_energy": Total(15 * MILLION, 1), "mbm_total_bytes": Total(0, 1)}),
-        ({"begin": None}, {}, {ENERGY: "10.75"}, {"core_energy": Total(MILLION, 1), "mbm_total_bytes": Total(0, 1)}),
-        ({}, NO_DATA, {ENERGY: "4"}, {"core_energy": Total(2 * MILLION, counted=1, from_nothing=1)}),
+        (
+            {},
+            {},
+            {ENERGY: "38.75"},
+            {"core_energy": Total(15 * MILLION, 1), "mbm_total_bytes": Total(0, 1)},
+        ),
+        (
+            {"begin": None},
+            {},
+            {ENERGY: "10.75"},
+            {"core_energy": Total(MILLION, 1), "mbm_total_bytes": Total(0, 1)},
+        ),
+        (
+            {},
+            NO_DATA,
+            {ENERGY: "4"},
+            {"core_energy": Total(2 * MILLION, counted=1, from_nothing=1)},
+        ),
         ({}, NO_DATA, {}, {"core_energy": Total(0, 1)}),
-        ({}, {}, {ENERGY: "1", TRAFFIC: "Error"}, dict.fromkeys(("core_energy", "mbm_total_bytes"), Total(unknown=1))),
+        (
+            {},
+            {},
+            {ENERGY: "1", TRAFFIC: "Error"},
+            dict.fromkeys(("core_energy", "mbm_total_bytes"), Total(unknown=1)),
+        ),
         ({}, UNTRACKED, {TRAFFIC: "9000000000"}, {"mbm_total_bytes": Total(unknown=1)}),
         ({}, {}, UNTRACKED, {"mbm_total_bytes": Total(unknown=1)}),
         ({}, UNTRACKED, UNTRACKED, {"mbm_total_bytes": Total(unknown=1)}),
@@ -522,7 +673,9 @@ def test_a_rate_is_use_per_second(
     assert use.get("llc_occupancy") == (None if expected is None else CACHE)
 
 
-def test_a_key_in_only_one_snapshot_has_no_rate(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_only_one_snapshot_has_no_rate(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.live("ended")
     path = node.live("again").groups[0].path
 

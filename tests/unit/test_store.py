@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory: what is recorded is there whole or not at all, whatever fails, and a lock is held by one."""
+"""The run directory: what is recorded is there whole or not at all, whatever fails,
+and a lock is held by one.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,15 @@ def run(machine: SimulatedMachine) -> RunDir:
 def make_state(key: str = KEY, **fields: Any) -> KeyState:  # noqa: ANN401
     member = Member(pid=7, starttime=8, group=PATH, cgroup=":/a", taken_from=None)
     groups = [MonGroup(path=PATH, ctrl_group="/")]
-    return KeyState(**{"key": key, "kind": "container", "groups": groups, "members": {"c1": member}, **fields})
+    return KeyState(
+        **{"key": key, "kind": "container", "groups": groups, "members": {"c1": member}, **fields}
+    )
 
 
 def make_failure(**fields: Any) -> Failure:  # noqa: ANN401
-    return Failure(**{"container": "c1", "stage": "createRuntime", "reason": "io", "problem": "p", **fields})
+    return Failure(
+        **{"container": "c1", "stage": "createRuntime", "reason": "io", "problem": "p", **fields}
+    )
 
 
 def names_in(machine: SimulatedMachine) -> set[str]:
@@ -66,17 +72,28 @@ def remember(run: RunDir) -> None:
 @pytest.mark.parametrize(
     ("what", "below", "said"),
     [
-        ("link", "", f"{RUN} is a link to /elsewhere, not a directory; hint: `mv {RUN} {RUN}.moved`: "),
-        ("file", "", f"{RUN} is a file, not a directory; hint: `mv {RUN} {RUN}.moved`: the next hook makes"),
+        (
+            "link",
+            "",
+            f"{RUN} is a link to /elsewhere, not a directory; hint: `mv {RUN} {RUN}.moved`: ",
+        ),
+        (
+            "file",
+            "",
+            f"{RUN} is a file, not a directory; hint: `mv {RUN} {RUN}.moved`: the next hook makes",
+        ),
         (
             "file",
             "/a/b",
-            f"the run directory {RUN}/a/b cannot be used: {RUN} is a file, not a directory; hint: `mv {RUN} ",
+            f"the run directory {RUN}/a/b cannot be used: {RUN} is a file, not a directory; hint: "
+            f"`mv {RUN} ",
         ),
         ("no parent", "/none/deeper", "ENOENT"),
     ],
 )
-def test_a_place_that_is_no_directory_is_refused(machine: SimulatedMachine, what: str, below: str, said: str) -> None:
+def test_a_place_that_is_no_directory_is_refused(
+    machine: SimulatedMachine, what: str, below: str, said: str
+) -> None:
     """Its modes under any umask: fuse/test_process.py."""
     machine.fs.create_dir("/elsewhere")
     if what == "link":
@@ -92,7 +109,10 @@ def test_a_place_that_is_no_directory_is_refused(machine: SimulatedMachine, what
 @pytest.mark.parametrize(
     ("user", "owner", "mode", "said"),
     [
-        *((0, 0, mode, f"uid 0, its mode {mode:04o}; hint: run it as root") for mode in (0o775, 0o757, 0o777, 0o1777)),
+        *(
+            (0, 0, mode, f"uid 0, its mode {mode:04o}; hint: run it as root")
+            for mode in (0o775, 0o757, 0o777, 0o1777)
+        ),
         (0, 1, 0o755, "is uid 1, its mode 0755"),
         (1000, 0, 0o755, "is uid 0, its mode 0755"),
     ],
@@ -110,7 +130,9 @@ def test_one_that_others_may_write_is_refused(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, None])
-def test_whatever_stops_the_first_hook_the_next_one_can_work(machine: SimulatedMachine, number: int | None) -> None:
+def test_whatever_stops_the_first_hook_the_next_one_can_work(
+    machine: SimulatedMachine, number: int | None
+) -> None:
     for stop in stops(machine, number):
         if machine.fs.exists(RUN):
             machine.fs.remove_object(RUN)
@@ -119,11 +141,19 @@ def test_whatever_stops_the_first_hook_the_next_one_can_work(machine: SimulatedM
         run = RunDir(RUN)
         remember(run)
         run.write(Failure, "c1", make_failure())
-        assert names_in(machine) == {"groups/c1.json", "members/c1.json", "locks/c1", "unmonitored/c1.json"}
+        assert names_in(machine) == {
+            "groups/c1.json",
+            "members/c1.json",
+            "locks/c1",
+            "unmonitored/c1.json",
+        }
 
 
 def test_parts_that_vanished_are_made_again(machine: SimulatedMachine, run: RunDir) -> None:
-    writes: list[Callable[[], None]] = [lambda: remember(run), lambda: run.write(Failure, "c1", make_failure())]
+    writes: list[Callable[[], None]] = [
+        lambda: remember(run),
+        lambda: run.write(Failure, "c1", make_failure()),
+    ]
     for write in writes:
         for part in PARTS:
             machine.fs.remove_object(f"{RUN}/{part}")
@@ -133,10 +163,13 @@ def test_parts_that_vanished_are_made_again(machine: SimulatedMachine, run: RunD
     assert names_in(machine) == {"unmonitored/c1.json"}
 
 
-# --- Locks. That they exclude others, whatever the order of calls: the simulator's mutants M1 to M3.
+# --- Locks. That they exclude others, whatever the order of calls: the simulator's mutants M1 to
+# M3.
 
 
-def test_a_lock_is_held_by_one_and_others_wait_no_longer_than_they_may(machine: SimulatedMachine, run: RunDir) -> None:
+def test_a_lock_is_held_by_one_and_others_wait_no_longer_than_they_may(
+    machine: SimulatedMachine, run: RunDir
+) -> None:
     other = RunDir(RUN)
     with run.lock(KEY, 0):
         for patience in (0.02, 0.0):
@@ -152,7 +185,9 @@ def test_a_lock_is_held_by_one_and_others_wait_no_longer_than_they_may(machine: 
         pass  # one that is free is had after the deadline as well
 
 
-def test_the_lock_goes_with_an_empty_key_and_stays_with_another(machine: SimulatedMachine, run: RunDir) -> None:
+def test_the_lock_goes_with_an_empty_key_and_stays_with_another(
+    machine: SimulatedMachine, run: RunDir
+) -> None:
     with run.lock(KEY, 0) as locked:
         assert locked.state is None
     assert names_in(machine) == set()
@@ -189,7 +224,9 @@ def test_a_lock_is_no_link(machine: SimulatedMachine, run: RunDir) -> None:
     assert not machine.fs.exists("/target")
 
 
-def test_whatever_fails_in_taking_a_lock_it_is_not_held_afterwards(machine: SimulatedMachine, run: RunDir) -> None:
+def test_whatever_fails_in_taking_a_lock_it_is_not_held_afterwards(
+    machine: SimulatedMachine, run: RunDir
+) -> None:
     remember(run)
     before = set(machine.caller.descriptors)
     for stop in stops(machine, errno.EIO):
@@ -249,7 +286,9 @@ each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda case: case.path)
 def test_what_is_written_is_read_and_is_roots_alone_and_one_line(
     machine: SimulatedMachine, run: RunDir, monkeypatch: pytest.MonkeyPatch, kind: RecordKind
 ) -> None:
-    """Also where the kernel takes a part of a write; links in the way are replaced and not followed."""
+    """Also where the kernel takes a part of a write;
+    links in the way are replaced and not followed.
+    """
     model, path, old, new = kind
     machine.add("/target", b"precious")
     write = machine.write
@@ -280,7 +319,9 @@ def test_a_write_that_is_stopped_leaves_the_old_record_or_the_new(
     replaces: bool,
     kind: RecordKind,
 ) -> None:
-    """One that fails leaves nothing else; what one that is killed leaves, the next one tidies up."""
+    """One that fails leaves nothing else; what one that is killed leaves,
+    the next one tidies up.
+    """
     model, path, old, new = kind
     calls = 0
     for stop in stops(machine, number):
@@ -299,13 +340,21 @@ def test_a_write_that_is_stopped_leaves_the_old_record_or_the_new(
     assert calls == 5, "open, write, close, rename, and none fails"
 
 
-def test_an_index_is_read_or_reported_and_a_failure_read_or_none(machine: SimulatedMachine, run: RunDir) -> None:
+def test_an_index_is_read_or_reported_and_a_failure_read_or_none(
+    machine: SimulatedMachine, run: RunDir
+) -> None:
     assert run.read_index("c1") is None
     run.write(Index, "c1", Index(key=UID))
     run.write_index(
-        "c1@7-100", KeyState(key="former", kind="container"), Member(pid=7, starttime=100, group="/g/mon_groups/a")
+        "c1@7-100",
+        KeyState(key="former", kind="container"),
+        Member(pid=7, starttime=100, group="/g/mon_groups/a"),
     )
-    assert (run.read_index("c1"), run.read_index("c1@7-100"), run.read_index("c2")) == (UID, None, None)
+    assert (run.read_index("c1"), run.read_index("c1@7-100"), run.read_index("c2")) == (
+        UID,
+        None,
+        None,
+    )
     for content in (b"", b"{", b"{}", b'{"key": "../x"}', b'{"key": "c1", "version": 2}', b"\xff"):
         machine.add(f"{RUN}/members/c1.json", content)
         machine.add(f"{RUN}/unmonitored/c1.json", content)
@@ -344,7 +393,9 @@ def test_a_first_time_comes_once_for_each_thing(machine: SimulatedMachine, run: 
 
 
 def find_kept(machine: SimulatedMachine, run: RunDir) -> list[str]:
-    """Read the key, see that it is recovering and that this is said once, and return what was kept."""
+    """Read the key, see that it is recovering and that this is said once,
+    and return what was kept.
+    """
     run.complaints.clear()
     state = run.read_key(KEY)
     assert state is not None
@@ -356,7 +407,9 @@ def find_kept(machine: SimulatedMachine, run: RunDir) -> list[str]:
     return [f"{RUN}/groups/{name}" for name in kept]
 
 
-def test_a_state_that_was_torn_at_any_byte_is_kept_aside(machine: SimulatedMachine, run: RunDir) -> None:
+def test_a_state_that_was_torn_at_any_byte_is_kept_aside(
+    machine: SimulatedMachine, run: RunDir
+) -> None:
     whole = json.dumps(make_state().model_dump()).encode()
     for size in range(len(whole)):
         machine.add(f"{RUN}/groups/{KEY}.json", whole[:size])
@@ -376,15 +429,30 @@ FOREIGN: dict[str, dict[str, object]] = {
     "a member's group elsewhere": {"members": {"c1": {"pid": 1, "starttime": 1, "group": "/"}}},
     "a kind unknown": {"kind": "vm"},
 }
-NONE = [b"", b"\0" * 100, b"\xff\xfe", b"[]", b"null", b"7", b"[" * 100_000, b'{"key": "\\ud800"}', b"{}{}"]
+NONE = [
+    b"",
+    b"\0" * 100,
+    b"\xff\xfe",
+    b"[]",
+    b"null",
+    b"7",
+    b"[" * 100_000,
+    b'{"key": "\\ud800"}',
+    b"{}{}",
+]
 UNREADABLE = {
-    **{name: json.dumps({**make_state().model_dump(), **change}).encode() for name, change in FOREIGN.items()},
+    **{
+        name: json.dumps({**make_state().model_dump(), **change}).encode()
+        for name, change in FOREIGN.items()
+    },
     **{repr(text[:9]): text for text in NONE},
 }
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_state_that_is_not_ours_to_read_is_kept_aside(machine: SimulatedMachine, run: RunDir, name: str) -> None:
+def test_a_state_that_is_not_ours_to_read_is_kept_aside(
+    machine: SimulatedMachine, run: RunDir, name: str
+) -> None:
     machine.add(f"{RUN}/groups/{KEY}.json", UNREADABLE[name])
     assert [machine.files()[path] for path in find_kept(machine, run)] == [UNREADABLE[name]]
     why = "it is of 'c2'" if name == "another key" else next(iter(FOREIGN.get(name, [""])))
@@ -392,7 +460,9 @@ def test_a_state_that_is_not_ours_to_read_is_kept_aside(machine: SimulatedMachin
 
 
 @pytest.mark.parametrize("what", ["link", "dangling link", "directory", "full directory", "giant"])
-def test_what_is_no_file_of_ours_is_kept_aside(machine: SimulatedMachine, run: RunDir, what: str) -> None:
+def test_what_is_no_file_of_ours_is_kept_aside(
+    machine: SimulatedMachine, run: RunDir, what: str
+) -> None:
     """FIFOs: fuse/test_process.py."""
     path = f"{RUN}/groups/{KEY}.json"
     if "link" in what:
@@ -404,12 +474,21 @@ def test_what_is_no_file_of_ours_is_kept_aside(machine: SimulatedMachine, run: R
     else:
         machine.add(path, b" " * ((16 << 20) + 1))
     mode = machine.stat(path, follow_symlinks=False).st_mode
-    assert [machine.stat(path, follow_symlinks=False).st_mode for path in find_kept(machine, run)] == [mode]
+    assert [
+        machine.stat(path, follow_symlinks=False).st_mode for path in find_kept(machine, run)
+    ] == [mode]
     assert machine.fs.exists("/target") is (what == "link")
 
 
-def test_the_name_decides_the_kind_of_a_recovering_key(machine: SimulatedMachine, run: RunDir) -> None:
-    for key, kind in ((UID, "pod"), (UID.upper(), "container"), ("c1", "container"), ("f" * 64, "container")):
+def test_the_name_decides_the_kind_of_a_recovering_key(
+    machine: SimulatedMachine, run: RunDir
+) -> None:
+    for key, kind in (
+        (UID, "pod"),
+        (UID.upper(), "container"),
+        ("c1", "container"),
+        ("f" * 64, "container"),
+    ):
         machine.add(f"{RUN}/groups/{key}.json", b"")
         state = run.read_key(key)
         assert state is not None

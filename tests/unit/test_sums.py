@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sums of the history: no line twice, and none left out, whatever rotation, kills, torn tails and losses do."""
+"""The sums of the history: no line twice, and none left out, whatever rotation, kills,
+torn tails and losses do.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Kept:
         self.file = top / "log/history.jsonl"
         self.file.parent.mkdir()
         (top / "run").mkdir(0o755)
-        options = Options(run_dir=str(top / "run"), resctrl_root=str(top / "none"), history=str(self.file))
+        options = Options(
+            run_dir=str(top / "run"), resctrl_root=str(top / "none"), history=str(self.file)
+        )
         self.context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
         self.context.run.make_parts()
 
@@ -84,7 +88,10 @@ def use(energy: float, **more: float) -> dict[str, float]:
 
 
 def test_lines_add_up_by_namespace_and_label_and_each_counts_once(kept: Kept) -> None:
-    kept.append(make_pod(1, "shop", "a", use=use(2.5, c1_res=3)), make_pod(2, "shop", "b", use=use(0.000001)))
+    kept.append(
+        make_pod(1, "shop", "a", use=use(2.5, c1_res=3)),
+        make_pod(2, "shop", "b", use=use(0.000001)),
+    )
     kept.append(make_pod(3, "lab", "c", use=use(7), unknown=["core_energy"]))
     kept.append(make(4, "job", kind="job", labels={"user": "ann", "task": "t"}, use=use(1)))
     assert kept.keep("user") == ["made from 1 file of the history"]
@@ -98,33 +105,53 @@ def test_lines_add_up_by_namespace_and_label_and_each_counts_once(kept: Kept) ->
         "": "3",
     }
     assert [kept.sum_up(event="c1_res"), read.namespaces["lab"].unknown_runs] == ["3", 1]
-    assert {name: total.use for name, total in read.labels["user"].items()} == {"ann": {"core_energy": "3"}}
+    assert {name: total.use for name, total in read.labels["user"].items()} == {
+        "ann": {"core_energy": "3"}
+    }
     assert [*read.labels] == ["user"]
 
 
-def test_values_of_a_label_beyond_the_most_are_one(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_a_label_beyond_the_most_are_one(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sums, "MOST_VALUES", 2)
-    kept.append(*(make(number, kind="job", labels={"user": f"u{number}"}, use=use(1)) for number in range(1, 6)))
+    kept.append(
+        *(
+            make(number, kind="job", labels={"user": f"u{number}"}, use=use(1))
+            for number in range(1, 6)
+        )
+    )
     kept.keep("user")
     kept.append(make(5, kind="job", labels={"user": "u5"}, use=use(4)))
     kept.keep()
     read = kept.read().labels["user"]
-    assert {name: total.use["core_energy"] for name, total in read.items()} == {"u1": "1", "u2": "1", "other": "6"}
+    assert {name: total.use["core_energy"] for name, total in read.items()} == {
+        "u1": "1",
+        "u2": "1",
+        "other": "6",
+    }
 
 
-BEFORE_AND_AFTER = pytest.mark.parametrize("sums_between", [False, True], ids=["before a sum", "before and after one"])
+BEFORE_AND_AFTER = pytest.mark.parametrize(
+    "sums_between", [False, True], ids=["before a sum", "before and after one"]
+)
 
 
 @BEFORE_AND_AFTER
 @pytest.mark.parametrize(
     ("stamps", "counts"),
-    [((None, None), 5), ((None, "2026-11-18T11:00:00.000002Z"), 5), (("2026-11-18T11:00:00.000003Z", None), 5)],
+    [
+        ((None, None), 5),
+        ((None, "2026-11-18T11:00:00.000002Z"), 5),
+        (("2026-11-18T11:00:00.000003Z", None), 5),
+    ],
 )
 def test_of_two_lines_of_an_id_the_later_one_counts(
     kept: Kept, stamps: tuple[str | None, str | None], counts: int, *, sums_between: bool
 ) -> None:
     first, second = (
-        make_pod(1, "shop", "a", use=use(energy), written=stamp or "") for energy, stamp in zip((3, 5), stamps)
+        make_pod(1, "shop", "a", use=use(energy), written=stamp or "")
+        for energy, stamp in zip((3, 5), stamps)
     )
     kept.keep()
     kept.append(first)
@@ -136,7 +163,9 @@ def test_of_two_lines_of_an_id_the_later_one_counts(
 
 
 @pytest.mark.parametrize("has_sums", [True, False])
-def test_lines_of_an_id_in_a_history_that_was_never_added_up_count_once(kept: Kept, *, has_sums: bool) -> None:
+def test_lines_of_an_id_in_a_history_that_was_never_added_up_count_once(
+    kept: Kept, *, has_sums: bool
+) -> None:
     """The record is long gone: what is repeated is found by the IDs of all lines."""
     if has_sums:
         kept.keep()
@@ -224,9 +253,13 @@ def test_file_that_was_cut_is_added_up_again_and_that_is_said(kept: Kept) -> Non
     assert kept.sum_up() == "1"
 
 
-def test_damaged_compressed_file_is_said_once_and_what_is_before_the_damage_counts(kept: Kept) -> None:
+def test_damaged_compressed_file_is_said_once_and_what_is_before_the_damage_counts(
+    kept: Kept,
+) -> None:
     packed = gzip.compress(
-        b"".join(line(make_pod(n, "shop", str(random.random()), use=use(1))) for n in range(1, 2000))
+        b"".join(
+            line(make_pod(n, "shop", str(random.random()), use=use(1))) for n in range(1, 2000)
+        )
     )
     kept.file.with_name("history.jsonl.2.gz").write_bytes(packed[: len(packed) // 2])
     kept.append(make_pod(5000, "lab", "b", use=use(1)))
@@ -236,8 +269,12 @@ def test_damaged_compressed_file_is_said_once_and_what_is_before_the_damage_coun
     assert float(kept.sum_up() or 0) > 100
 
 
-def test_long_history_is_added_up_in_several_runs(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its repeated lines count once also if one is read in each run, and nothing shows a part of the sums."""
+def test_long_history_is_added_up_in_several_runs(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repeated lines count once also if one is read in each run,
+    and nothing shows a part of the sums.
+    """
     jobs = [make_pod(number, "shop", "a", use=use(1)) for number in range(1, 1800)]
     kept.append(*jobs, make_pod(1, "shop", "a", use=use(3)))
     monkeypatch.setattr("hook.reconcile.sums._SECONDS", -1.0)
@@ -265,23 +302,41 @@ def test_without_a_directory_of_a_history_nothing_is_done(kept: Kept) -> None:
 # --- What a later line may replace
 
 
-@pytest.mark.parametrize("kind", ["live", "completed", "owed", "unreadable", "failed", "none", "later run"])
+@pytest.mark.parametrize(
+    "kind", ["live", "completed", "owed", "unreadable", "failed", "none", "later run"]
+)
 def test_line_whose_run_is_on_record_is_replaced_however_late(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """A hook was killed between the line and the record, or the kernel refused to remove the group: it ends again."""
+    """A hook was killed between the line and the record,
+    or the kernel refused to remove the group: it ends again.
+    """
     monkeypatch.setattr(sums, "MOST_RECENT", 1)
     run, at = kept.context.run, "2026-11-18T10:00:00Z"
     state = KeyState(key="web", kind="job", created_at=at, created_boottime=5.0)
     job = make_pod(1, "shop", "web", key="web", id=name_run(state), use=use(3))
     if kind == "failed":
-        failure = Failure(container="web", stage="createRuntime", reason="no_rmids", problem="p", pid=7, starttime=9)
+        failure = Failure(
+            container="web",
+            stage="createRuntime",
+            reason="no_rmids",
+            problem="p",
+            pid=7,
+            starttime=9,
+        )
         run.write(Failure, "web", failure)
-        job.update(id=unmonitored.name_run(failure), containers=[{"id": "web", "name": None}], reason="no_rmids")
+        job.update(
+            id=unmonitored.name_run(failure),
+            containers=[{"id": "web", "name": None}],
+            reason="no_rmids",
+        )
     elif kind != "none":
         after: dict[str, dict[str, Any]] = {
             "completed": {"completed_at": at},
-            "owed": {"created_at": "2026-11-18T11:00:00Z", "owed": Owed(lines=[json.dumps(job)], why="?: ENOSPC")},
+            "owed": {
+                "created_at": "2026-11-18T11:00:00Z",
+                "owed": Owed(lines=[json.dumps(job)], why="?: ENOSPC"),
+            },
             "later run": {"created_at": "2026-11-18T11:00:00Z"},
         }
         with run.lock("web", system.monotonic()) as locked:
@@ -303,7 +358,9 @@ def test_line_whose_run_is_on_record_is_replaced_however_late(
 
 
 class Oracle:
-    """What the lines add up to that are in the files, each with its ID once; what was compressed away stays in it."""
+    """What the lines add up to that are in the files, each with its ID once;
+    what was compressed away stays in it.
+    """
 
     def __init__(self, kept: Kept) -> None:
         self.kept = kept

@@ -37,7 +37,8 @@ def test_of_a_stdin_that_does_not_end_the_beginning_is_read(
     reading, writing = os.pipe()
     monkeypatch.setattr(system, "_own_stdin", lambda: (reading, True))
     monkeypatch.setattr(system, "READ_SIZE", read_size)
-    monkeypatch.setattr(system, "monotonic", itertools.count().__next__)  # a second passes before each read
+    # A second passes before each read.
+    monkeypatch.setattr(system, "monotonic", itertools.count().__next__)
     os.write(writing, b"0123456789")
     assert system.read_stdin(limit, patience) == (expected, False)
     os.close(reading)
@@ -52,7 +53,9 @@ def test_a_stdin_that_cannot_be_looked_at_is_read_as_it_is(monkeypatch: pytest.M
 def test_an_append_returns_the_end_of_its_text_behind_that_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which comes between the open and the write: of many hooks that fail at once, each counts once."""
+    """Which comes between the open and the write:
+    of many hooks that fail at once, each counts once.
+    """
     calls, directory = RealCalls(), os.open(tmp_path, os.O_RDONLY)
     with (tmp_path / "file").open("ab", buffering=0) as other:
         vars(calls)["at_call"] = lambda name, _path: other.write(b"..") if name == "write" else None
@@ -93,7 +96,9 @@ def test_a_wait_for_a_lock_puts_the_handler_of_the_alarm_and_the_mask_back(
             if held == "held":
                 fcntl.flock(holder, fcntl.LOCK_EX)
             patience = 0.02 if held == "held" else 1e9
-            assert rare.wait_for_flock(other.fileno(), system.monotonic() + patience) is (held != "held")
+            assert rare.wait_for_flock(other.fileno(), system.monotonic() + patience) is (
+                held != "held"
+            )
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
         assert signal.getsignal(signal.SIGALRM) is handler
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == {*mask, signal.SIGALRM}
@@ -106,7 +111,14 @@ def test_syslog_has_the_local_time_of_the_machine_whatever_tz_says() -> None:
     """The process is another one, since TZ is the whole process's."""
     code = "from hook import rare, system; rare.syslog_time(); print(system.time.tzname)"
     there, none = (
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         for env in ({"TZ": "XXX-14"}, {})
     )
     assert there.stdout == none.stdout

@@ -28,12 +28,15 @@ VIEW = UNITS / "resctrl-mon-hook-view.service"
 TEXTFILE = UNITS / "resctrl-mon-hook-textfile.service"
 TEXTFILE_TIMER = UNITS / "resctrl-mon-hook-textfile.timer"
 METRICS = UNITS / "resctrl-mon-hook-metrics.service"
-each_service = pytest.mark.parametrize("service", [SERVICE, WATCH, VIEW, TEXTFILE, METRICS], ids=lambda path: path.stem)
+each_service = pytest.mark.parametrize(
+    "service", [SERVICE, WATCH, VIEW, TEXTFILE, METRICS], ids=lambda path: path.stem
+)
 PROGRAM = "/usr/bin/resctrl-mon-hook"
 ANALYZE = shutil.which("systemd-analyze")
 needs_analyze = pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze")
-# Of 10, as systemd 252 counts: it is root, sees all processes, and has the host's network namespace.
-# watch has CAP_NET_ADMIN and a netlink socket; metrics has no capability, but speaks to whatever asks
+# Of 10, as systemd 252 counts: it is root, sees all processes, and has the host's
+# network namespace. watch has CAP_NET_ADMIN and a netlink socket; metrics has no
+# capability, but speaks to whatever asks
 MOST_EXPOSED = {SERVICE: 1.8, WATCH: 1.9, VIEW: 1.7, TEXTFILE: 1.8, METRICS: 2.0}
 SECONDS = re.compile(r"([0-9]+)s")
 
@@ -41,7 +44,9 @@ Unit = dict[str, dict[str, list[str]]]
 
 
 def unit(path: Path) -> Unit:
-    """A unit by section and name; what can be said twice is a list, and nothing else is said twice."""
+    """A unit by section and name; what can be said twice is a list,
+    and nothing else is said twice.
+    """
     unit: Unit = {}
     section: dict[str, list[str]] = {}
     for line in path.read_text(encoding="ascii").replace("\\\n", "").splitlines():
@@ -78,7 +83,11 @@ def test_a_timer_starts_its_service_again_and_again() -> None:
     for timer, service, period in ((TIMER, SERVICE, 60), (TEXTFILE_TIMER, TEXTFILE, 30)):
         assert only(timer, "Timer", "Unit") == service.name
         assert only(timer, "Install", "WantedBy") == "timers.target"
-        assert seconds(timer, "Timer", "OnBootSec") == seconds(timer, "Timer", "OnUnitActiveSec") == period
+        assert (
+            seconds(timer, "Timer", "OnBootSec")
+            == seconds(timer, "Timer", "OnUnitActiveSec")
+            == period
+        )
         assert seconds(timer, "Timer", "AccuracySec") <= 1
 
 
@@ -87,13 +96,15 @@ CONFIGURED = "-/etc/resctrl-mon-hook/{}.conf"
 SETTINGS = [
     (SERVICE, "ConditionPathIsDirectory", GROUPS),  # it is skipped where resctrl is not mounted
     (WATCH, "ConditionPathIsDirectory", Options().resctrl_root),
-    (WATCH, "RestrictAddressFamilies", "AF_UNIX AF_NETLINK"),  # the connector's, in the host's network
+    # The connector's, in the host's network.
+    (WATCH, "RestrictAddressFamilies", "AF_UNIX AF_NETLINK"),
     (VIEW, "ConditionPathIsDirectory", Options().resctrl_root),
     (VIEW, "ExecStart", f"{PROGRAM} view"),
     (TEXTFILE, "ExecStart", f"{PROGRAM} metrics --textfile=${{TEXTFILE}} $OPTIONS"),
     (TEXTFILE, "EnvironmentFile", CONFIGURED.format("textfile")),
     (METRICS, "ExecStart", f"{PROGRAM} metrics --listen=${{LISTEN}} $OPTIONS"),
-    (METRICS, "Environment", "LISTEN=127.0.0.1:9753"),  # where only this machine asks, unless an administrator says
+    # Where only this machine asks, unless an administrator says.
+    (METRICS, "Environment", "LISTEN=127.0.0.1:9753"),
     (METRICS, "EnvironmentFile", CONFIGURED.format("metrics")),
     (METRICS, "RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6"),
     *(
@@ -126,7 +137,9 @@ def test_settings_have_their_values() -> None:
 
 
 def test_one_is_over_before_the_next_is_due() -> None:
-    longest = seconds(SERVICE, "Service", "TimeoutStartSec") + seconds(SERVICE, "Service", "TimeoutStopSec")
+    longest = seconds(SERVICE, "Service", "TimeoutStartSec") + seconds(
+        SERVICE, "Service", "TimeoutStopSec"
+    )
     assert longest < seconds(TIMER, "Timer", "OnUnitActiveSec")
     asked = runtimes._PATIENCE_IN_ALL + runtimes._PATIENCE_FOR_SOME
     assert get_limit("reconcile") >= asked + 10  # the rest of reconcile's
@@ -156,7 +169,11 @@ def test_podman_is_asked_for_names_of_pods_only_where_the_mark_is(tmp_path: Path
     mark.touch()
     start()
     assert (tmp_path / "asked").read_text() == "pod ps --format=json\n"
-    assert (mark.exists(), answer.read_text(), answer.stat().st_mode & 0o777) == (False, "[]\n", 0o600)
+    assert (mark.exists(), answer.read_text(), answer.stat().st_mode & 0o777) == (
+        False,
+        "[]\n",
+        0o600,
+    )
     (tmp_path / "prepared").unlink()  # Podman fails now
     mark.touch()
     start()
@@ -169,9 +186,15 @@ def test_the_history_is_written_and_rotated_where_the_units_may_write() -> None:
 
 
 def test_the_run_directory_and_that_of_the_history_are_there_from_the_boot_on() -> None:
-    """As the hook and `install` make them, with what Kepler looks for when it starts, and for good: no age."""
+    """As the hook and `install` make them, with what Kepler looks for when it starts,
+    and for good: no age.
+    """
     conf = ROOT / "packaging" / "tmpfiles.d" / "resctrl-mon-hook.conf"
-    lines = [line.split() for line in conf.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
+    lines = [
+        line.split()
+        for line in conf.read_text(encoding="ascii").splitlines()
+        if not line.startswith("#")
+    ]
     run_dir, data = Options().run_dir, f"{Options().resctrl_root}/mon_data"
     assert lines == [
         ["d", run_dir, "0755", "root", "root", "-"],
@@ -182,18 +205,24 @@ def test_the_run_directory_and_that_of_the_history_are_there_from_the_boot_on() 
 
 
 BREAKING = {
-    *("ProtectProc", "ProcSubset", "PrivateUsers", "PrivatePIDs", "PIDFile"),  # each process is looked at
+    # Each process is looked at.
+    *("ProtectProc", "ProcSubset", "PrivateUsers", "PrivatePIDs", "PIDFile"),
     "PrivateNetwork",  # watch listens in the host's
     *("User", "DynamicUser", "RootDirectory", "RootImage", "UMask", "RestrictFileSystems"),
-    *("MemoryHigh", "TasksMax", "CPUQuota", "LimitAS", "CPUSchedulingPolicy"),  # locks are held there
+    # Locks are held there.
+    *("MemoryHigh", "TasksMax", "CPUQuota", "LimitAS", "CPUSchedulingPolicy"),
 }
 
 
 @each_service
-def test_no_setting_would_break_it_and_its_comments_give_reasons_for_its_capabilities(service: Path) -> None:
+def test_no_setting_would_break_it_and_its_comments_give_reasons_for_its_capabilities(
+    service: Path,
+) -> None:
     assert unit(service)["Service"].keys() & BREAKING == set()
     capabilities = only(service, "Service", "CapabilityBoundingSet").split()
-    assert capabilities == re.findall("^#   (CAP_[A-Z_]+) +", service.read_text(encoding="ascii"), re.MULTILINE)
+    assert capabilities == re.findall(
+        "^#   (CAP_[A-Z_]+) +", service.read_text(encoding="ascii"), re.MULTILINE
+    )
 
 
 # --- systemd's own word
@@ -201,9 +230,13 @@ def test_no_setting_would_break_it_and_its_comments_give_reasons_for_its_capabil
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The units in a directory of units, with a program that is there: systemd-analyze looks for it."""
+    """The units in a directory of units, with a program that is there:
+    systemd-analyze looks for it.
+    """
     for path in UNITS.iterdir():
-        (tmp_path / path.name).write_text(path.read_text(encoding="ascii").replace(PROGRAM, "/bin/true"))
+        (tmp_path / path.name).write_text(
+            path.read_text(encoding="ascii").replace(PROGRAM, "/bin/true")
+        )
     return tmp_path
 
 
@@ -232,7 +265,9 @@ def test_systemd_has_no_complaint_but_of_a_slip(installed: Path) -> None:
 @needs_analyze
 @each_service
 def test_it_is_no_more_exposed_than_it_was(installed: Path, service: Path) -> None:
-    done = analyze(installed, "security", "--offline=true", "--no-pager", str(installed / service.name))
+    done = analyze(
+        installed, "security", "--offline=true", "--no-pager", str(installed / service.name)
+    )
     if "unrecognized option" in done.stderr:
         pytest.skip("systemd-analyze is too old for --offline")
     match = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)

@@ -25,7 +25,9 @@ __all__ = ["node"]  # fixture
 
 def forget_one(node: Node) -> None:
     """A run that does one action."""
-    record = Failure(container=ID, stage="createRuntime", reason="io", problem="", pid=9999, starttime=1)
+    record = Failure(
+        container=ID, stage="createRuntime", reason="io", problem="", pid=9999, starttime=1
+    )
     RunDir(RUN).write(Failure, ID, record)
     assert node.verbs() == ["forget"]
 
@@ -98,8 +100,12 @@ def test_the_counts_of_a_run_that_is_ended_while_it_writes_its_record_are_kept_a
     assert node.reconciled().actions == {"forget": 1}
 
 
-@pytest.mark.parametrize("text", ["{", '{"version": 1, "actions": {"forget": "many"}}', '{"version": 2}'])
-@pytest.mark.parametrize("name", ["reconcile.json", "reconcile.json/file", ".reconcile.tmp", ".reconcile.tmp/file"])
+@pytest.mark.parametrize(
+    "text", ["{", '{"version": 1, "actions": {"forget": "many"}}', '{"version": 2}']
+)
+@pytest.mark.parametrize(
+    "name", ["reconcile.json", "reconcile.json/file", ".reconcile.tmp", ".reconcile.tmp/file"]
+)
 def test_a_torn_record_is_replaced(node: Node, name: str, text: str) -> None:
     node.put(name, text)
     forget_one(node)
@@ -113,6 +119,8 @@ def test_a_record_at_its_limits_begins_again(node: Node) -> None:
 
 
 @pytest.mark.parametrize("what", ["write_new", "open_lock"])
-def test_a_full_run_directory_stops_no_run(node: Node, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_a_full_run_directory_stops_no_run(
+    node: Node, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     monkeypatch.setattr(system, what, fails(errno.ENOSPC))
     assert node.repair().is_whole

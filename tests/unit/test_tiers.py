@@ -25,7 +25,8 @@ SKIPS_AS_A_WHOLE = "import pytest\n\npytest.skip('not here', allow_module_level=
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\ntestpaths = tests\naddopts = --strict-markers --import-mode=importlib\nmarkers = slow\n"
+        "[pytest]\ntestpaths = tests\naddopts = --strict-markers --import-mode=importlib\nmarkers "
+        "= slow\n"
     )
     for tier, text in {"unit": PASSES, "fuse": SKIPS, "podman": PASSES}.items():
         (tmp_path / "tests" / tier).mkdir(parents=True)
@@ -40,7 +41,12 @@ def project(tmp_path: Path) -> Path:
 def run(project: Path, *arguments: str, **env: str) -> tuple[int, list[str]]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(
-        command, cwd=project, env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True, check=False
+        command,
+        cwd=project,
+        env={"PATH": "/usr/bin:/bin", **env},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode, done.stdout.splitlines()
 
@@ -79,7 +85,9 @@ STARTS = {
 
 
 @pytest.mark.parametrize("words", STARTS)
-def test_a_test_that_starts_the_program_in_the_nodes_own_directories_fails(touches: list[str], words: str) -> None:
+def test_a_test_that_starts_the_program_in_the_nodes_own_directories_fails(
+    touches: list[str], words: str
+) -> None:
     with pytest.raises(FileNotFoundError):
         subprocess.Popen(["/proc/nowhere", *words.split()])
     assert bool(touches) == STARTS[words]
@@ -104,7 +112,9 @@ def test_what_failed_is_named_last(
     (tests / "unit/test_unit.py").write_text("def test_it() -> None:\n    assert not 'so'\n")
     for path in build.OF_THE_ELF_FILE:
         (project / path).write_text(PASSES)
-    (tests / "fuse/test_fuse.py").write_text("import os\n\ndef test_it() -> None:\n    os.kill(os.getpid(), 9)\n")
+    (tests / "fuse/test_fuse.py").write_text(
+        "import os\n\ndef test_it() -> None:\n    os.kill(os.getpid(), 9)\n"
+    )
     (tests / "podman/test_life.py").write_text(SKIPS)
     monkeypatch.setattr(build, "ROOT", project)
     monkeypatch.setattr(build, "_build_forms", lambda **_: ["pyz"])
@@ -114,7 +124,9 @@ def test_what_failed_is_named_last(
     failed, killed, required = capfd.readouterr().out.splitlines()[-3:]
     assert failed == "FAILED tests/unit/test_unit.py::test_it - AssertionError: assert not 'so'"
     assert killed.startswith("FAILED pytest -m not slow tests/fuse: ended by SIGKILL: ")
-    assert required == (promise := "REQUIRED: podman: 1 skipped, and --require allows no skip there")
+    assert required == (
+        promise := "REQUIRED: podman: 1 skipped, and --require allows no skip there"
+    )
     assert build._run_tests(["tests/fuse"]) == 1
     assert capfd.readouterr().out.splitlines()[-1] == "FAILED pytest tests/fuse: ended by SIGKILL"
     assert build._run_tests(["tests/unit", "tests/podman/test_life.py"]) == 1
@@ -164,7 +176,9 @@ def test_all_runs_on_both_forms_what_is_marked_so_and_all_else_once(
     assert build._run_tests(["--all"]) == 0
     for tier, on_the_pyz in expected.items():
         ran = sorted((project / f"tests/{tier}-ran").read_text().splitlines())
-        assert ran == sorted(["unmarked native", "both native", "of the ELF file native", *on_the_pyz]), tier
+        assert ran == sorted(
+            ["unmarked native", "both native", "of the ELF file native", *on_the_pyz]
+        ), tier
 
 
 OF_FORMS = """\
@@ -181,7 +195,9 @@ def test_form(name: str) -> None:
 """
 
 
-def test_form_is_that_of_the_option_in_processes_too_and_what_is_of_the_other_is_left_out(project: Path) -> None:
+def test_form_is_that_of_the_option_in_processes_too_and_what_is_of_the_other_is_left_out(
+    project: Path,
+) -> None:
     (project / "tests/podman/test_podman.py").write_text(OF_FORMS)
     status, lines = run(project, "tests/podman")
     assert (status, "1 passed, 1 deselected" in lines[-1]) == (0, True)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that never got the hook, where neither hooks.d nor a runtime is visible: as in the chart's containers."""
+"""Containers that never got the hook, where neither hooks.d nor a runtime is visible:
+as in the chart's containers.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ import ready
 UID, OTHER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "11111111-2222-3333-4444-555555555555"
 SANDBOX, APP, SIDECAR = "a1" * 32, "b2" * 32, "c3" * 32
 PAUSE, NONE, SHELL = "0000000000014002", "0000000000000000", "0000000000010002"
-BY_CRIO, BY_CONTAINERD = "/kubepods/pod{uid}/crio-{id}", "/kubepods.slice/kubepods-pod{uid}.slice/{id}"
+BY_CRIO, BY_CONTAINERD = (
+    "/kubepods/pod{uid}/crio-{id}",
+    "/kubepods.slice/kubepods-pod{uid}.slice/{id}",
+)
 
 
 class PodsOfNode:
@@ -38,12 +43,19 @@ class PodsOfNode:
         self.last = 100
 
     def start(
-        self, container: str, uid: str = UID, cgroup: str = BY_CRIO, catches: str = NONE, starttime: int = 0
+        self,
+        container: str,
+        uid: str = UID,
+        cgroup: str = BY_CRIO,
+        catches: str = NONE,
+        starttime: int = 0,
     ) -> None:
         """Start a process in a container's cgroup."""
         self.last += 1
         add_process(self.last, starttime or self.last, cgroup.format(uid=uid, id=container))
-        Path(f"/proc/{self.last}/status").write_text(f"Name:\tSigCgt:\nSigIgn:\t{PAUSE}\nSigCgt:\t{catches}\n")
+        Path(f"/proc/{self.last}/status").write_text(
+            f"Name:\tSigCgt:\nSigIgn:\t{PAUSE}\nSigCgt:\t{catches}\n"
+        )
 
     def hook(self, container: str) -> None:
         self.context.run.write(Index, container, Index(key=UID))
@@ -85,14 +97,20 @@ def test_a_container_without_a_record_is_counted_and_the_sandbox_of_its_pod_is_n
         # CRI-O starts the pause program only for pods that share a pid namespace
         ([(APP, {})], ([APP], [])),
         ([(APP, {"catches": SHELL})], ([APP], [])),  # it waits otherwise
-        ([(SANDBOX, {"catches": PAUSE}), (APP, {"catches": PAUSE})], ([APP], [SANDBOX])),  # only the first can be it
-        ([(APP, {"catches": PAUSE}), (APP, {"catches": PAUSE})], ([APP], [])),  # it does more than wait
+        # Only the first can be it.
+        ([(SANDBOX, {"catches": PAUSE}), (APP, {"catches": PAUSE})], ([APP], [SANDBOX])),
+        # It does more than wait.
+        ([(APP, {"catches": PAUSE}), (APP, {"catches": PAUSE})], ([APP], [])),
         # With conmon_cgroup="pod", also once its container has ended
         ([(APP, {"cgroup": "/kubepods/pod{uid}/crio-conmon-{id}"})], ([], [])),
         ([(APP, {"cgroup": "/machine.slice/libpod-{id}.scope"})], ([], [])),  # no pod's
-        ([(APP, {"cgroup": "/kubepods/pod{uid}/libpod-{id}"})], ([], [])),  # Podman's, which is in no pod
+        # Podman's, which is in no pod.
+        ([(APP, {"cgroup": "/kubepods/pod{uid}/libpod-{id}"})], ([], [])),
         # A user has made it, below his own service's cgroup, or a container below its own
-        ([(APP, {"cgroup": "/user.slice/user@1000.service/kubepods/pod{uid}/crio-{id}"})], ([], [])),
+        (
+            [(APP, {"cgroup": "/user.slice/user@1000.service/kubepods/pod{uid}/crio-{id}"})],
+            ([], []),
+        ),
         ([(APP, {"cgroup": "/user.slice/user@1000.service/pod{uid}/{id}"})], ([], [])),
         ([(APP, {"cgroup": "/pod{uid}/my-{id}"})], ([], [])),
         ([(APP, {"cgroup": f"/docker/docker-{SIDECAR}/pod{{uid}}/crio-{{id}}"})], ([], [])),
@@ -100,7 +118,9 @@ def test_a_container_without_a_record_is_counted_and_the_sandbox_of_its_pod_is_n
     ],
 )
 def test_only_containers_of_pods_count_and_only_one_that_waits_alone_is_a_sandbox(
-    pods: PodsOfNode, started: list[tuple[str, dict[str, Any]]], expected: tuple[list[str], list[str]]
+    pods: PodsOfNode,
+    started: list[tuple[str, dict[str, Any]]],
+    expected: tuple[list[str], list[str]],
 ) -> None:
     for container, how in started:
         pods.start(container, **how)
@@ -108,7 +128,9 @@ def test_only_containers_of_pods_count_and_only_one_that_waits_alone_is_a_sandbo
 
 
 def look_at_readiness(pods: PodsOfNode) -> float | None:
-    """When the last container without the hook started, by a look of reconcile; None: the chart's probe is ready."""
+    """When the last container without the hook started, by a look of reconcile; None:
+    the chart's probe is ready.
+    """
     pods.find()
     recorded = pods.context.run.read(Unhooked, "unhooked")
     assert recorded is not None
@@ -130,14 +152,19 @@ def installed_at(fs: FakeFilesystem) -> float:
 def test_when_the_last_one_started_is_known_unless_a_later_one_has_the_hook(
     pods: PodsOfNode, installed_at: float
 ) -> None:
-    """By that the chart's probe tells a hooksDir that the runtime does not read. A sandbox is no container of a pod."""
+    """By that the chart's probe tells a hooksDir that the runtime does not read.
+
+    A sandbox is no container of a pod.
+    """
     pods.start(SANDBOX, catches=PAUSE)
     assert look_at_readiness(pods) is None
     pods.start(APP, starttime=system.TICKS * 70)
     pods.start(SIDECAR, starttime=system.TICKS * 50)
     assert look_at_readiness(pods) == pytest.approx(installed_at + 70, abs=5)
     pods.hook(SIDECAR)
-    assert look_at_readiness(pods) == pytest.approx(installed_at + 70, abs=5), "an earlier one has the hook"
+    assert look_at_readiness(pods) == pytest.approx(installed_at + 70, abs=5), (
+        "an earlier one has the hook"
+    )
     pods.start("d4" * 32, uid=OTHER, starttime=system.TICKS * 80)
     pods.hook("d4" * 32)
     assert look_at_readiness(pods) is None
@@ -165,7 +192,9 @@ def test_a_node_with_a_leftover_stays_ready_when_a_later_container_with_the_hook
         pods.context.run.remove(KeyState, OTHER)  # as its record goes after some minutes
         assert look_at_readiness(pods) is None
     pods.start(SIDECAR, starttime=system.TICKS * 90)
-    assert look_at_readiness(pods) == pytest.approx(installed_at + 90, abs=5), "a later one has no hook"
+    assert look_at_readiness(pods) == pytest.approx(installed_at + 90, abs=5), (
+        "a later one has no hook"
+    )
 
 
 def test_what_started_just_now_may_get_its_hook_yet(pods: PodsOfNode) -> None:

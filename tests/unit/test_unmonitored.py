@@ -37,9 +37,21 @@ def call(node: Node, stage: str, *words: str, name: str = ID, pid: int = 7, uid:
     """A runtime calls the hook."""
     said = {"io.kubernetes.pod.uid": uid} if uid else {}
     status = "stopped" if stage == "poststop" else "created"
-    state = {"ociVersion": "1.0.2", "id": name, "status": status, "pid": pid, "bundle": "/b", "annotations": said}
+    state = {
+        "ociVersion": "1.0.2",
+        "id": name,
+        "status": status,
+        "pid": pid,
+        "bundle": "/b",
+        "annotations": said,
+    }
     node.patch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
-    options = [f"--run-dir={RUN}", f"--resctrl-root={RESCTRL}", f"--history={FILE}", "--rmid-wait=0"]
+    options = [
+        f"--run-dir={RUN}",
+        f"--resctrl-root={RESCTRL}",
+        f"--history={FILE}",
+        "--rmid-wait=0",
+    ]
     return run_stage(stage, [*options, *words])
 
 
@@ -82,7 +94,9 @@ def test_a_container_that_no_group_had_has_a_line_with_the_reason_and_is_counted
         "begin": line["begin"], "end": line["end"], "seconds": line["seconds"], "runs": 1,
         "use": {}, "unknown": ALL, "late_cpu_seconds": 0.0, "reason": "no_rmids",
     }  # fmt: skip
-    assert line["seconds"] == pytest.approx(node.kernel.now - 1.0, abs=0.1), "since its process began"
+    assert line["seconds"] == pytest.approx(node.kernel.now - 1.0, abs=0.1), (
+        "since its process began"
+    )
     assert not node.context().run.has(Failure, ID)
     node.repair(options=ON)
     call(node, "poststop")
@@ -132,7 +146,9 @@ def test_a_line_that_cannot_be_written_keeps_the_record_until_it_can(node: Node)
     with node.patch.context() as broken:
         broken.setattr(rare, "append_lines", fails(errno.ENOSPC))
         end(node)
-        (outcome,) = [outcome for outcome in node.repair(options=ON).outcomes if outcome.problem is not None]
+        (outcome,) = [
+            outcome for outcome in node.repair(options=ON).outcomes if outcome.problem is not None
+        ]
     assert outcome.action.verb == "forget"
     assert (read(node), node.context().run.has(Failure, ID)) == ([], True)
     node.repair(options=ON)
@@ -203,7 +219,10 @@ def test_joins_of_jobs_are_counted_by_result(node: Node) -> None:
         node.spawn(pid, "/user.slice")
         node.kernel.rmids = rmids
         found = jobs.find_processes([pid])
-        with contextlib.suppress(HookError), jobs.open_node("assign", node.options(), "nightly", found) as context:
+        with (
+            contextlib.suppress(HookError),
+            jobs.open_node("assign", node.options(), "nightly", found) as context,
+        ):
             jobs.assign(context, "nightly", {pid: ""}, {}, found)
     runs = take_snapshot(node.options()).runs
     assert (runs["job", "monitored"], runs["job", "failed"]) == (2, 1)

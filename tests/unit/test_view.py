@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service that keeps what consumers see: what it shows of a record, and that it is right again after anything."""
+"""The service that keeps what consumers see: what it shows of a record,
+and that it is right again after anything.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def shown(node: Node) -> dict[str, object]:
 
 def record(_node: Node, *groups: dict[str, Any], **fields: Any) -> None:  # noqa: ANN401
     """Write a record of the key with these groups."""
-    paths = [MonGroup(**{"path": f"/r/mon_groups/{at}", "ctrl_group": "/", **group}) for at, group in enumerate(groups)]
+    paths = [
+        MonGroup(**{"path": f"/r/mon_groups/{at}", "ctrl_group": "/", **group})
+        for at, group in enumerate(groups)
+    ]
     RunDir(RUN).write(KeyState, UID, make_state(UID, groups=paths, **fields))
 
 
@@ -91,25 +96,43 @@ def end(node: Node) -> None:
         ({"begin": {}, "before": {"d/e": "2"}}, {"d/e.before": b"2\n"}),
         (
             {**OVER, "before": {"d/e": "Unavailable"}, "known": {"d/e": "2"}},
-            {"d/e.begin": b"1\n", "d/e.end": b"4\n", "d/e.before": b"Unavailable\n", "d/e.known": b"2\n"},
+            {
+                "d/e.begin": b"1\n",
+                "d/e.end": b"4\n",
+                "d/e.before": b"Unavailable\n",
+                "d/e.known": b"2\n",
+            },
         ),
         (OVER, {"d/e.begin": b"1\n", "d/e.end": b"4\n"}),
         ({**LIVE, "end": {"d/f": "3"}}, {"d/e.begin": b"1\n"}),
         ({"begin": {"../../../etc/x": "2", "d/..": "3"}}, {}),
     ],
-    ids=["live", "gone from the hardware", "known in part", "ended", "gone at the end", "leads elsewhere"],
+    ids=[
+        "live",
+        "gone from the hardware",
+        "known in part",
+        "ended",
+        "gone at the end",
+        "leads elsewhere",
+    ],
 )
-def test_a_counter_is_shown_as_far_as_it_is_known(node: Node, fields: dict[str, Any], files: dict[str, object]) -> None:
+def test_a_counter_is_shown_as_far_as_it_is_known(
+    node: Node, fields: dict[str, Any], files: dict[str, object]
+) -> None:
     record(node, fields)
     texts = {name[9:]: text for name, text in update(node).items() if name.startswith("mon_data/")}
     assert {name: text for name, text in texts.items() if text != ""} == files
 
 
 @pytest.mark.parametrize(("first", "second", "name"), [("/", "gold", "@gold"), ("gold", "/", "@")])
-def test_a_further_ctrl_group_has_names_of_its_own(node: Node, first: str, second: str, name: str) -> None:
+def test_a_further_ctrl_group_has_names_of_its_own(
+    node: Node, first: str, second: str, name: str
+) -> None:
     record(node, *({**LIVE, "ctrl_group": ctrl_group} for ctrl_group in (first, second)))
     texts = update(node)
-    assert [texts["tasks"], texts["mon_data/d/e"]] == [f"-> /r/mon_groups/0/{at}" for at in ("tasks", "mon_data/d/e")]
+    assert [texts["tasks"], texts["mon_data/d/e"]] == [
+        f"-> /r/mon_groups/0/{at}" for at in ("tasks", "mon_data/d/e")
+    ]
     further = [texts[f"tasks{name}"], texts[f"mon_data/d{name}/e"]]
     assert further == [f"-> /r/mon_groups/1/{at}" for at in ("tasks", "mon_data/d/e")]
 
@@ -126,7 +149,11 @@ def test_a_key_is_shown_over_its_whole_life(node: Node) -> None:
     assert look_again(node, view) == []
     texts = shown(node)
     assert texts["tasks"] == b""
-    assert {"created_at", "completed_at", "mon_data/mon_PERF_PKG_00/core_energy.end"} <= texts.keys()
+    assert {
+        "created_at",
+        "completed_at",
+        "mon_data/mon_PERF_PKG_00/core_energy.end",
+    } <= texts.keys()
     RunDir(RUN).remove(KeyState, UID)
     assert look_again(node, view) == []
     assert node.context().run.list_part("mon_groups") == []
@@ -140,7 +167,9 @@ def test_the_time_since_when_a_key_lingers_is_shown_while_it_does(node: Node) ->
 
 
 @pytest.mark.parametrize("is_reconciled", [True, False])
-def test_use_in_a_domain_that_comes_online_after_the_begin_is_shown_as_unknown(node: Node, is_reconciled: bool) -> None:
+def test_use_in_a_domain_that_comes_online_after_the_begin_is_shown_as_unknown(
+    node: Node, is_reconciled: bool
+) -> None:
     late = "mon_PERF_PKG_09/core_energy"
     node.start(ID, 7)
     for path in (RESCTRL, f"{RESCTRL}/mon_groups/{GROUP}"):
@@ -180,7 +209,9 @@ def test_nothing_is_read_while_no_record_changes(node: Node) -> None:
 
 
 @pytest.mark.parametrize("place", ["mon_groups", f"mon_groups/{UID}", "mon_groups/x", "building"])
-def test_what_another_program_removes_or_adds_is_put_right_by_the_next_look(node: Node, place: str) -> None:
+def test_what_another_program_removes_or_adds_is_put_right_by_the_next_look(
+    node: Node, place: str
+) -> None:
     view = View(node.options())
     record(node, LIVE)
     look_until_at_rest(node, view)
@@ -214,8 +245,13 @@ def test_a_change_that_left_no_trace_is_seen_within_a_minute(node: Node) -> None
 
 
 @pytest.mark.parametrize("is_full", [True, False], ids=["an eighth is left", "a call fails"])
-def test_a_view_that_cannot_be_made_is_removed_and_made_once_it_can(node: Node, is_full: bool) -> None:
-    """An outdated one would be taken for right. The last eighth of the file system is left to the hooks' records."""
+def test_a_view_that_cannot_be_made_is_removed_and_made_once_it_can(
+    node: Node, is_full: bool
+) -> None:
+    """An outdated one would be taken for right.
+
+    The last eighth of the file system is left to the hooks' records.
+    """
     view = View(node.options())
     record(node, LIVE)
     assert look_again(node, view) == []
@@ -237,7 +273,11 @@ def test_a_view_that_cannot_be_made_is_removed_and_made_once_it_can(node: Node, 
 
 def test_a_key_whose_view_cannot_be_made_holds_up_no_other(node: Node) -> None:
     record(node, LIVE)
-    RunDir(RUN).write(KeyState, "a", make_state("a", groups=[MonGroup(path="/r/mon_groups/a", ctrl_group="/", **LIVE)]))
+    RunDir(RUN).write(
+        KeyState,
+        "a",
+        make_state("a", groups=[MonGroup(path="/r/mon_groups/a", ctrl_group="/", **LIVE)]),
+    )
     refuse(node, "symlink", "/building/new")
     assert len(make_once(node.options())) == 1
     assert node.context().run.list_part("mon_groups") == ["a"]
@@ -258,13 +298,20 @@ def forget(_node: Node) -> None:
     RunDir(RUN).remove(KeyState, UID)
 
 
-CHANGES = {"a first look": None, "completed": complete, "made again": make_again, "forgotten": forget}
+CHANGES = {
+    "a first look": None,
+    "completed": complete,
+    "made again": make_again,
+    "forgotten": forget,
+}
 each_change = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 Change = Callable[[Node], None]
 
 
 @each_change
-def test_killed_at_any_of_its_calls_it_is_right_after_its_next_start(node: Node, change: Change | None) -> None:
+def test_killed_at_any_of_its_calls_it_is_right_after_its_next_start(
+    node: Node, change: Change | None
+) -> None:
     (change or record)(node)
     wanted = update(node)
     for stop in stops(node.machine):
@@ -284,7 +331,9 @@ def test_killed_at_any_of_its_calls_it_is_right_after_its_next_start(node: Node,
 
 
 @each_change
-def test_an_error_of_any_of_its_calls_is_said_and_put_right_within_seconds(node: Node, change: Change | None) -> None:
+def test_an_error_of_any_of_its_calls_is_said_and_put_right_within_seconds(
+    node: Node, change: Change | None
+) -> None:
     (change or record)(node)
     wanted = update(node)
     for stop in stops(node.machine, errno.EIO):
@@ -309,7 +358,9 @@ def test_an_error_of_any_of_its_calls_is_said_and_put_right_within_seconds(node:
 
 
 def keep_until(node: Node, *steps: Callable[[], object]) -> str:
-    """Run the service: at each of its pauses one of these steps, and SIGTERM after the last one; what it has said."""
+    """Run the service: at each of its pauses one of these steps,
+    and SIGTERM after the last one; what it has said.
+    """
     pauses = iter(steps)
     former = signal.getsignal(signal.SIGTERM)
 
@@ -331,7 +382,11 @@ def keep_until(node: Node, *steps: Callable[[], object]) -> str:
 def test_the_service_shows_what_changes_until_sigterm(node: Node) -> None:
     texts = list[dict[str, object]]()
     said = keep_until(
-        node, lambda: record(node, LIVE), lambda: texts.append(shown(node)), lambda: complete(node), lambda: None
+        node,
+        lambda: record(node, LIVE),
+        lambda: texts.append(shown(node)),
+        lambda: complete(node),
+        lambda: None,
     )
     assert said == f"resctrl-mon-hook: view: keeping {RUN}/mon_groups\n"
     assert (texts[0]["tasks"], shown(node)["tasks"]) == ("-> /r/mon_groups/0/tasks", b"")
@@ -408,7 +463,9 @@ COUNTERS = ("mon_PERF_PKG_00/core_energy", "mon_PERF_PKG_01/core_energy")
 
 
 class ViewChange:
-    """A live key that is shown, then completed, shown with one group more, made again, or forgotten."""
+    """A live key that is shown, then completed, shown with one group more,
+    made again, or forgotten.
+    """
 
     def __init__(self, top: Path, to: str) -> None:
         self.options = Options(resctrl_root=str(top), run_dir=str(top / "run"))
@@ -419,7 +476,13 @@ class ViewChange:
         self.place = top / "run/mon_groups" / UID
         self.live = make_state(UID, groups=groups[:1])
         ended = MonGroup(**{**dict(groups[0]), "end": dict.fromkeys(COUNTERS, "9")})
-        again = MonGroup(**{**dict(groups[0]), "begin": dict.fromkeys(COUNTERS, "20"), "before": {COUNTERS[0]: "8"}})
+        again = MonGroup(
+            **{
+                **dict(groups[0]),
+                "begin": dict.fromkeys(COUNTERS, "20"),
+                "before": {COUNTERS[0]: "8"},
+            }
+        )
         self.to = {
             "completed": make_state(UID, groups=[ended], completed_at="2026-01-02T03:04:05Z"),
             "more": make_state(UID, groups=groups),
@@ -434,7 +497,9 @@ class ViewChange:
             (path / "mon_data" / counter).write_text("21\n")
         (path / "tasks").write_text("7\n")
         ctrl_group = "/" if number == 1 else "gold"
-        return MonGroup(path=str(path), ctrl_group=ctrl_group, begin=dict.fromkeys(COUNTERS, str(number)))
+        return MonGroup(
+            path=str(path), ctrl_group=ctrl_group, begin=dict.fromkeys(COUNTERS, str(number))
+        )
 
     def begin(self) -> None:
         """Show the live key, by a service that starts now."""
@@ -444,7 +509,9 @@ class ViewChange:
         assert self.view.update() == []
 
     def make(self, at: int = 0) -> int:
-        """The change, by a service that is killed at the `at`-th of its system calls; returns how many it made."""
+        """The change, by a service that is killed at the `at`-th of its system calls;
+        returns how many it made.
+        """
         if self.to is None:
             self.run.remove(KeyState, UID)
         else:
@@ -464,7 +531,8 @@ class ViewChange:
         return [*entries, None]
 
     def overtakes(self, look: Callable[[Callable[[], object]], object]) -> None:
-        """Look at the live key while at each pause of the look, in turn, the service is stopped at each of its calls.
+        """Look at the live key while at each pause of the look, in turn,
+        the service is stopped at each of its calls.
 
         `look` is given a function that it calls before each of its own system calls.
         """
@@ -505,7 +573,9 @@ def test_a_reader_that_a_change_overtakes_sees_one_whole_entry_or_none(
 
 
 @each_end
-def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(tmp_path: Path, to: str) -> None:
+def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(
+    tmp_path: Path, to: str
+) -> None:
     """As Kepler does, which knows the node's domains and not the rule for readers."""
     change = ViewChange(tmp_path, to)
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""watch on a machine of made-up processes: what it moves, what it leaves, and what it looks for that no event names."""
+"""watch on a machine of made-up processes: what it moves, what it leaves,
+and what it looks for that no event names.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ __all__ = ["empty"]  # fixture
 
 
 class WatchedNode(Node):
-    """`reads`: of which containers the threads were listed, each in `seconds`; `asked`: threads, for their groups."""
+    """`reads`: of which containers the threads were listed, each in `seconds`; `asked`:
+    threads, for their groups.
+    """
 
     def __init__(self, machine: SimulatedMachine) -> None:
         super().__init__(machine)
@@ -53,7 +57,10 @@ def node(empty: Node) -> WatchedNode:
 
 
 class FakeConnector:
-    """Events that are there already: pids, and Lost. `waits`: how long it might have waited for each."""
+    """Events that are there already: pids, and Lost.
+
+    `waits`: how long it might have waited for each.
+    """
 
     def __init__(self, node: Node, *events: int | type[Lost] | None) -> None:
         self.events = list(events)
@@ -108,7 +115,9 @@ def moved(node: WatchedNode, pid: int = 8) -> set[int]:
 
 
 @pytest.mark.parametrize("cgroup", [cgroup_of(), cgroup_of() + "/init.scope"])
-def test_exec_in_or_below_a_containers_own_cgroup_is_moved_in(node: WatchedNode, cgroup: str) -> None:
+def test_exec_in_or_below_a_containers_own_cgroup_is_moved_in(
+    node: WatchedNode, cgroup: str
+) -> None:
     node.spawn(8, cgroup)
     assert moved(node) == {8}
 
@@ -125,7 +134,9 @@ def test_exec_in_another_group_of_ours_is_moved_in_with_its_threads(node: Watche
     assert moved(node) == {8, 80}
 
 
-def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(node: WatchedNode) -> None:
+def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(
+    node: WatchedNode,
+) -> None:
     """Also one that is forked while its parent is moved: it is outside, and appears only then."""
     node.start(OTHER, 70)
     node.spawn(8)
@@ -216,8 +227,13 @@ def test_cgroup_that_a_container_shares_with_others_is_left(node: WatchedNode) -
     ],
     ids=["it is dead", "its pid is another's", "it is outside"],
 )
-def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, what: Callable[[Node], object]) -> None:
-    """A createRuntime in flight has recorded the member, and writes its pid last. Podman's poststop may come late."""
+def test_container_whose_init_is_not_in_its_group_is_left(
+    node: WatchedNode, what: Callable[[Node], object]
+) -> None:
+    """A createRuntime in flight has recorded the member, and writes its pid last.
+
+    Podman's poststop may come late.
+    """
     what(node)
     node.spawn(8)
     assert moved(node) == set()
@@ -229,12 +245,16 @@ def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, wha
 @pytest.mark.parametrize(
     "what",
     [
-        lambda node: setattr(node.machine, "before_put", lambda: node.kernel.put(f"{RESCTRL}/gold", b"8")),
+        lambda node: setattr(
+            node.machine, "before_put", lambda: node.kernel.put(f"{RESCTRL}/gold", b"8")
+        ),
         lambda node: node.put(f"members/{ID}.json", "{"),
     ],
     ids=["another ctrl_group", "a torn index"],
 )
-def test_what_is_in_the_way_is_left_to_reconcile(node: WatchedNode, what: Callable[[Node], object]) -> None:
+def test_what_is_in_the_way_is_left_to_reconcile(
+    node: WatchedNode, what: Callable[[Node], object]
+) -> None:
     node.kernel.add_class("gold")
     node.spawn(8)
     what(node)
@@ -243,7 +263,9 @@ def test_what_is_in_the_way_is_left_to_reconcile(node: WatchedNode, what: Callab
 
 # --- An init that a hook after ours has moved to another ctrl_group
 
-each_kernel = pytest.mark.parametrize("shows_groups", [True, False], ids=["the kernel shows groups", "it does not"])
+each_kernel = pytest.mark.parametrize(
+    "shows_groups", [True, False], ids=["the kernel shows groups", "it does not"]
+)
 
 
 @pytest.fixture
@@ -255,8 +277,12 @@ def gold(node: WatchedNode) -> str:
 
 
 @each_kernel
-def test_init_in_another_ctrl_group_is_followed_at_its_exec(node: WatchedNode, gold: str, shows_groups: bool) -> None:
-    """Its group is recorded before it is made, and its counters are read before the init is in it."""
+def test_init_in_another_ctrl_group_is_followed_at_its_exec(
+    node: WatchedNode, gold: str, shows_groups: bool
+) -> None:
+    """Its group is recorded before it is made,
+    and its counters are read before the init is in it.
+    """
     node.kernel.shows_groups = shows_groups
     node.kernel.fork(7, 8)  # just after the exec
     watch = move_until(node)
@@ -275,7 +301,9 @@ def test_init_in_another_ctrl_group_is_followed_at_its_exec(node: WatchedNode, g
 
 
 @pytest.mark.usefixtures("gold")
-def test_group_of_a_followed_container_stays_if_another_container_needs_it(node: WatchedNode) -> None:
+def test_group_of_a_followed_container_stays_if_another_container_needs_it(
+    node: WatchedNode,
+) -> None:
     node.start(OTHER, 70)
     move_until(node).bring_in(7)
     assert node.groups() == {GROUP: {70}, f"gold/{GROUP}": {7}}
@@ -294,7 +322,11 @@ def test_init_in_a_group_of_another_tool_is_not_followed(
     watch = move_until(node)
     watch.bring_in(7)
     watch.bring_in(8)
-    assert (watch.followed, watch.failed, node.groups()) == (0, 0, {GROUP: set(), f"{ctrl_group}theirs": {7}})
+    assert (watch.followed, watch.failed, node.groups()) == (
+        0,
+        0,
+        {GROUP: set(), f"{ctrl_group}theirs": {7}},
+    )
     assert gold
 
 
@@ -415,7 +447,9 @@ def test_what_is_remembered_of_cgroups_does_not_grow(node: WatchedNode) -> None:
 DEEP = "".join(f"/{number}{'x' * 240}" for number in range(20))
 
 
-def test_exec_in_a_cgroup_whose_path_no_call_takes_is_found_by_a_look_at_all(node: WatchedNode) -> None:
+def test_exec_in_a_cgroup_whose_path_no_call_takes_is_found_by_a_look_at_all(
+    node: WatchedNode,
+) -> None:
     node.spawn(8, cgroup_of() + DEEP)
     node.kernel.denied["/proc/8/cgroup"] = errno.ENAMETOOLONG
     watch = move_until(node)
@@ -458,7 +492,9 @@ def test_group_of_a_thread_that_cannot_be_read_is_logged_and_nothing_is_moved(
     assert node.kernel.group_of(8).endswith("theirs")
 
 
-def test_cgroups_that_cannot_be_read_are_logged_once_a_minute(node: WatchedNode, lines: list[str]) -> None:
+def test_cgroups_that_cannot_be_read_are_logged_once_a_minute(
+    node: WatchedNode, lines: list[str]
+) -> None:
     node.spawn(8, cgroup_of() + "/below")
     node.kernel.denied[f"{ROOT_CGROUP}{cgroup_of()}/below"] = errno.EACCES
     watch = move_until(node)
@@ -483,7 +519,9 @@ def test_what_a_process_forked_before_it_ended_is_moved_in_at_once(node: Watched
     assert (watch.moved, watch.wait(), node.groups()) == (1, None, {GROUP: {7, 9}})
 
 
-def test_process_that_is_gone_leads_to_a_look_at_all_containers_also_at_new_ones(node: WatchedNode) -> None:
+def test_process_that_is_gone_leads_to_a_look_at_all_containers_also_at_new_ones(
+    node: WatchedNode,
+) -> None:
     node.kernel.now += 1
     node.spawn(9)
     watch = move_until(node)
@@ -524,7 +562,9 @@ def test_looks_take_a_twentieth_of_the_time(node: WatchedNode) -> None:
     assert watch.wait() == pytest.approx(0, abs=1e-6)
 
 
-def test_a_look_amid_which_watch_was_stopped_does_not_put_off_the_next_one_for_minutes(node: WatchedNode) -> None:
+def test_a_look_amid_which_watch_was_stopped_does_not_put_off_the_next_one_for_minutes(
+    node: WatchedNode,
+) -> None:
     watch = slow_look(node, 11.0)
     watch.looks_at_all = True
     assert watch.wait() == pytest.approx(8)
@@ -590,9 +630,12 @@ def test_container_that_stays_outside_gives_the_others_a_look_first(node: Watche
     assert node.kernel.now - before <= 0.25
 
 
-def test_container_that_stays_outside_is_logged_and_chased_again(node: WatchedNode, lines: list[str]) -> None:
+def test_container_that_stays_outside_is_logged_and_chased_again(
+    node: WatchedNode, lines: list[str]
+) -> None:
     node.spawn(9)
-    node.kernel.files[f"{ROOT_CGROUP}{cgroup_of()}/cgroup.threads"] = b"7\n9\n99\n"  # the last is never there
+    # The last is never there.
+    node.kernel.files[f"{ROOT_CGROUP}{cgroup_of()}/cgroup.threads"] = b"7\n9\n99\n"
     node.seconds = 0.05
     watch = move_until(node)
     look_at_all(watch)
@@ -620,7 +663,9 @@ def test_it_waits_no_longer_than_until_the_next_look(node: WatchedNode) -> None:
     assert node.groups() == {GROUP: {7, 9}}
 
 
-def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(node: WatchedNode, lines: list[str]) -> None:
+def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(
+    node: WatchedNode, lines: list[str]
+) -> None:
     started = node.kernel.now
     watch = listen(node, None, 8, 9, 8, Lost, None, None)
     watch.step()  # a look at all

@@ -38,8 +38,15 @@ def test_a_container_is_named_as_far_as_it_is_known(names: tuple[str, ...], expe
 
 
 def is_a_line(text: str) -> bool:
-    """One line of printable ASCII, short enough for a datagram, and for a pipe after write_stderr has cut it."""
-    return len(text.splitlines()) <= 1 and text.isascii() and text.isprintable() and len(text) <= 12_000
+    """One line of printable ASCII, short enough for a datagram,
+    and for a pipe after write_stderr has cut it.
+    """
+    return (
+        len(text.splitlines()) <= 1
+        and text.isascii()
+        and text.isprintable()
+        and len(text) <= 12_000
+    )
 
 
 @given(texts, st.text("".join(map(chr, range(32, 127))), max_size=1000))
@@ -73,12 +80,25 @@ def test_a_record_holds_nothing_but_printable_lines(said: list[str]) -> None:
             "No space left '/srv/x': ENOSPC",
             "the file system of /srv/x",
         ),
-        (OSError(errno.ENOSPC, "No space left", b"/run/x"), "ENOSPC", "the file system of /run/x is full"),
-        (OSError(errno.ENOSPC, "No space left", b"groups/x"), "ENOSPC", "the file system of the run directory is full"),
-        (OSError(errno.EROFS, "Read-only file system"), "EROFS", "the file system of the run directory is read-only"),
+        (
+            OSError(errno.ENOSPC, "No space left", b"/run/x"),
+            "ENOSPC",
+            "the file system of /run/x is full",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left", b"groups/x"),
+            "ENOSPC",
+            "the file system of the run directory is full",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system"),
+            "EROFS",
+            "the file system of the run directory is read-only",
+        ),
         (OSError(errno.EMFILE, "Too many open files"), "EMFILE", " "),
         (OSError(errno.EIO, "Input/output error", "x"), "Input/output error 'x': EIO", ""),
-        (OSError(errno.EIO, "Input/output error", 5), "Input/output error: EIO", ""),  # a descriptor
+        # A descriptor.
+        (OSError(errno.EIO, "Input/output error", 5), "Input/output error: EIO", ""),
         (OSError(errno.EIO, "Input/output error"), "Input/output error: EIO", ""),
         (OSError(99999, "?"), "OSError", ""),
         (OSError("no number"), "no number: OSError", ""),
@@ -95,9 +115,16 @@ def test_a_system_call_that_failed_is_named(error: OSError, tried: str, hint: st
 
 
 @pytest.mark.parametrize(("user", "hint"), [(0, ""), (1000, "run it as root")])
-def test_who_is_not_root_is_told_to_be(monkeypatch: pytest.MonkeyPatch, user: int, hint: str) -> None:
+def test_who_is_not_root_is_told_to_be(
+    monkeypatch: pytest.MonkeyPatch, user: int, hint: str
+) -> None:
     monkeypatch.setattr(system, "user_id", lambda: user)
-    assert explain(as_hook_error("doing something", PermissionError(errno.EACCES, "Permission denied"))).hint == hint
+    assert (
+        explain(
+            as_hook_error("doing something", PermissionError(errno.EACCES, "Permission denied"))
+        ).hint
+        == hint
+    )
 
 
 def test_an_unforeseen_error_names_its_place() -> None:
@@ -118,10 +145,14 @@ def test_the_parts_of_an_error_have_one_order() -> None:
     whole = HookError("r", "problem", tried="t", kernel="k", hint="h")
     assert str(explain(whole)) == "problem; tried: t; kernel: k; hint: h"
     assert str(explain(HookError("r", "problem"))) == "problem"
-    assert str(explain(HookError("r", "bad ctrl_group", name="a/b"))) == "'a/b' is not a valid name of a ctrl_group"
+    assert (
+        str(explain(HookError("r", "bad ctrl_group", name="a/b")))
+        == "'a/b' is not a valid name of a ctrl_group"
+    )
 
 
-# --- Each kind of failure in words, by an interpreter with no more codecs than the core phase of the ELF file
+# --- Each kind of failure in words, by an interpreter with no more codecs than the core phase of
+# the ELF file
 
 WITHOUT_CODECS = """
 import codecs, encodings, string
@@ -168,7 +199,13 @@ print("each")
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="needs codecs.unregister")
 def test_each_kind_of_failure_is_worded_without_a_codec_that_is_not_built_in() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_CODECS], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CODECS],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
     assert (done.returncode, done.stdout) == (0, "each\n"), done.stderr
 
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes the hook from all nodes: by Jobs on each node that has a pod of the DaemonSet when this starts.
+"""Removes the hook from all nodes: by Jobs on each node that has a pod of the
+DaemonSet when this starts.
 
 Each step ends before the next one begins. Started again after a failure, this goes on where it was.
 
-1. remove the Jobs of an earlier removal, and make two suspended Jobs for each node, which record the list of nodes
+1. remove the Jobs of an earlier removal, and make two suspended Jobs for each node, which record
+   the list of nodes
 2. delete the DaemonSet with its pods, so that it installs nothing again
 3. start the first Jobs, which remove the JSON, so that no new container gets the hook
-4. start the second Jobs, which end all keys, and put a stub into the place of the program. They end at once, and vanish
-   then (ttlSecondsAfterFinished)
+4. start the second Jobs, which end all keys, and put a stub into the place of the program. They end
+   at once, and vanish then (ttlSecondsAfterFinished)
 5. delete the first Jobs, whose own containers had the hook
 """
 
@@ -35,14 +37,19 @@ if TYPE_CHECKING:
     Object = dict[str, Any]
 
 PLAN = Path("/plan/plan.json")
-"""From the chart: `namespace`, `daemonset`, `selector` of its pods, and the Jobs `remove-json`, `remove-program`."""
+"""From the chart: `namespace`, `daemonset`, `selector` of its pods,
+and the Jobs `remove-json`, `remove-program`.
+"""
 POLL = 2.0  # seconds between two looks; activeDeadlineSeconds of the uninstall Job limits the whole
 _PATIENCE = 30  # seconds for an answer, and for the end of a command
 
 _CONFLICT, _NOT_FOUND = 409, 404
 _WITH_PODS = {"propagation_policy": "Background"}
 SINCE = "resctrl-mon.io/removed-at"
-"""The annotation of a Job's pod: the Unix time at which its step began. It leaves alone what was installed later."""
+"""The annotation of a Job's pod: the Unix time at which its step began.
+
+It leaves alone what was installed later.
+"""
 
 
 class Failed(Refused):
@@ -59,11 +66,18 @@ class Api:
         self.apps, self.batch, self.core = AppsV1Api(client), BatchV1Api(client), CoreV1Api(client)
 
     def call(self, request: Callable[..., Any], *name: str, **options: object) -> Object:
-        """Make a request; the answer is empty if the object does not exist, or exists already. Raises Failed.
+        """Make a request; the answer is empty if the object does not exist, or exists already.
 
-        The answer is the server's JSON: the client's models would refuse what a later Kubernetes leaves out.
+        Raises Failed.
+
+        The answer is the server's JSON: the client's models would refuse what a
+        later Kubernetes leaves out.
         """
-        options |= {"namespace": self._namespace, "_request_timeout": _PATIENCE, "_preload_content": False}
+        options |= {
+            "namespace": self._namespace,
+            "_request_timeout": _PATIENCE,
+            "_preload_content": False,
+        }
         what = " ".join((request.__name__, *name))
         try:
             answer: Object = json.loads(request(*name, **options).data)
@@ -80,7 +94,10 @@ class Api:
         return items
 
     def execute(self, pod: str, container: str, command: list[str]) -> tuple[int, str]:
-        """Run a command in a container; returns its exit status and what it printed. Raises Failed."""
+        """Run a command in a container; returns its exit status and what it printed.
+
+        Raises Failed.
+        """
         process = self.start(pod, container, command)
         try:
             process.run_forever(timeout=_PATIENCE)
@@ -94,18 +111,29 @@ class Api:
             process.sock.shutdown()  # `close` does nothing after the server's
 
     def start(self, pod: str, container: str, command: list[str]) -> WSClient:
-        """Start a command in a container; returns its streams. The caller shuts `sock` down. Raises Failed."""
-        # A client of its own: `stream` puts another function into its place until the command has started.
+        """Start a command in a container; returns its streams.
+
+        The caller shuts `sock` down. Raises Failed.
+        """
+        # A client of its own: `stream` puts another function into its place
+        # until the command has started.
         request = CoreV1Api(ApiClient(self._configuration)).connect_get_namespaced_pod_exec
         options = {"container": container, "command": command, "stdout": True, "stderr": True}
         try:
             return stream(request, pod, self._namespace, **options, _preload_content=False)
-        except AttributeError as error:  # as version 36 fails on each refusal: it decodes a body that is None
-            raise Failed(f"exec in {pod} {container}: {getattr(error.__context__, 'reason', error)}") from None
+        except (
+            AttributeError
+        ) as error:  # as version 36 fails on each refusal: it decodes a body that is None
+            raise Failed(
+                f"exec in {pod} {container}: {getattr(error.__context__, 'reason', error)}"
+            ) from None
 
 
 def _find_exit_status(status: Object) -> int:
-    """Return the exit status in the Status with which an exec ends. Raises OSError if the command did not start."""
+    """Return the exit status in the Status with which an exec ends.
+
+    Raises OSError if the command did not start.
+    """
     if status.get("status") == "Success":
         return 0
     causes = status.get("details", {}).get("causes") or []
@@ -134,7 +162,8 @@ def uninstall() -> None:
 def run(api: Api, plan: Object) -> None:
     """Take the steps above. Raises Failed."""
     first, second = plan["remove-json"], plan["remove-program"]
-    if api.call(api.apps.read_namespaced_daemon_set, plan["daemonset"]):  # none of this removal's Jobs has started
+    # None of this removal's Jobs has started.
+    if api.call(api.apps.read_namespaced_daemon_set, plan["daemonset"]):
         for job in (first, second):
             _delete(api, job)
             while left := _select_jobs(api, job):
@@ -147,15 +176,22 @@ def run(api: Api, plan: Object) -> None:
     while left := api.select(api.core.list_namespaced_pod, plan["selector"]):
         _wait("pods of the DaemonSet", left)
     _resume(api, first)
-    while left := [job for job in _select_jobs(api, first) if not job.get("status", {}).get("succeeded")]:
+    while left := [
+        job for job in _select_jobs(api, first) if not job.get("status", {}).get("succeeded")
+    ]:
         _wait("the JSON", [job["spec"]["template"] for job in left])
     _resume(api, second)
     _delete(api, first)
-    print("no container gets the hook any more; a Job on each node ends all keys and takes the program away")
+    print(
+        "no container gets the hook any more; a Job on each node ends all keys and takes the "
+        "program away"
+    )
 
 
 def _has_reconciled(pod: Object) -> bool:
-    """Return whether a pod's containers ever ran: if not, the DaemonSet has installed nothing on its node."""
+    """Return whether a pod's containers ever ran: if not,
+    the DaemonSet has installed nothing on its node.
+    """
     statuses = pod.get("status", {}).get("containerStatuses", [])
     return any(status["name"] == "reconcile" and status.get("containerID") for status in statuses)
 
@@ -180,7 +216,9 @@ def _select_jobs(api: Api, job: Object) -> list[Object]:
 
 def _delete(api: Api, job: Object) -> None:
     """Delete the Jobs with the labels of this one, and their pods."""
-    api.call(api.batch.delete_collection_namespaced_job, label_selector=_make_selector(job), **_WITH_PODS)
+    api.call(
+        api.batch.delete_collection_namespaced_job, label_selector=_make_selector(job), **_WITH_PODS
+    )
 
 
 def _make_selector(job: Object) -> str:
@@ -195,7 +233,8 @@ def _get_node(pod: Object) -> str:
 def _make_job(job: Object, node: str) -> Object:
     """Return the Job for a node, under a name that depends on the node only."""
     made: Object = json.loads(json.dumps(job))
-    digest = hashlib.sha256(node.encode()).hexdigest()[:10]  # a node's name may be longer than that of a Job
+    # A node's name may be longer than that of a Job.
+    digest = hashlib.sha256(node.encode()).hexdigest()[:10]
     made["metadata"]["name"] = f"{job['metadata']['name']}-{digest}"
     made["spec"]["template"]["spec"]["nodeName"] = node
     return made

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds out whether the run directory that a container has mounted is still the node's.
 
-A container keeps the directory that it got when it started. An administrator may remove that on the node, or mount
-another file system over it. Then hooks use a new directory, and nothing writes the records that the container reads.
+A container keeps the directory that it got when it started. An administrator may remove that on the
+node, or mount another file system over it. Then hooks use a new directory, and nothing writes the
+records that the container reads.
 
-The node is what our parent sees: conmon or containerd's shim, which also starts the hooks. On most nodes this is what
-pid 1 sees. Its table of mounts can be read without a capability; its root directory could not.
+The node is what our parent sees: conmon or containerd's shim, which also starts the hooks. On
+most nodes this is what pid 1 sees. Its table of mounts can be read without a capability; its
+root directory could not.
 """
 
 from __future__ import annotations
@@ -17,18 +19,26 @@ Directory = tuple[str, str]
 
 
 def find_problem(path: str) -> str | None:
-    """Say why the directory `path` of this container is not the node's; None if it is. Raises OSError."""
+    """Say why the directory `path` of this container is not the node's; None if it is.
+
+    Raises OSError.
+    """
     if os.stat(path).st_nlink == 0:
         return f"{path} was removed on the node"
     ours, nodes = (locate(_read(f"/proc/{pid}/mountinfo"), path) for pid in ("self", os.getppid()))
-    return None if ours == nodes else f"another file system or directory was put over {path} on the node"
+    return (
+        None
+        if ours == nodes
+        else f"another file system or directory was put over {path} on the node"
+    )
 
 
 def locate(mountinfo: str, path: str) -> Directory | None:
-    """Find the directory that a path leads to, in the text of a /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+    """Find the directory that a path leads to,
+    in the text of a /proc/PID/mountinfo (proc_pid_mountinfo(5)).
 
-    A mount covers what was there before, also other mounts below it, so this goes from mount to mount as the kernel
-    does. None: there is no such root.
+    A mount covers what was there before, also other mounts below it, so this goes from mount to
+    mount as the kernel does. None: there is no such root.
     """
     mounts = [line.split(" ", 5)[:5] for line in mountinfo.splitlines()]
     above = [mount for mount in mounts if (path + "/").startswith(mount[4].rstrip("/") + "/")]

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry point of the chart's containers: node.py VERB --prefix DIR --hooks-dir DIR --release NAME [OPTION...]
+"""The entry point of the chart's containers:
+node.py VERB --prefix DIR --hooks-dir DIR --release NAME [OPTION...]
 
-check           say why this node cannot monitor, for `kubectl describe` and the other containers; exit with 0
-install         write the program and its JSON onto the host, and look whether they stay; its end changes nothing there
+check           say why this node cannot monitor, for `kubectl describe` and the other containers;
+                exit with 0
+install         write the program and its JSON onto the host, and look whether they stay; its end
+                changes nothing there
 reconcile       run reconcile once a minute, with sums by the labels in $SUM_LABELS
 watch           run watch
 view            run view
 metrics         serve metrics, with the arguments in $METRICS
 remove-json     remove the JSON, so that no new container gets the hook
-remove-program  end all keys, and put a stub into the place of the program, which containers call until they end
+remove-program  end all keys, and put a stub into the place of the program, which containers call
+                until they end
 uninstall       run the last two on each node, by Jobs: see cluster.py
 test            prove that nodes meter: see trial.py
 
-NAME: the Helm release, after its namespace and a slash. OPTION: of the hook, as --x=v. On failure it exits with 1 and a
-line that says why. On a node that cannot monitor install, reconcile, watch and view only wait for a signal.
+NAME: the Helm release, after its namespace and a slash. OPTION: of the hook, as --x=v. On failure
+it exits with 1 and a line that says why. On a node that cannot monitor install, reconcile, watch
+and view only wait for a signal.
 """
 
 from __future__ import annotations
@@ -51,7 +56,9 @@ if TYPE_CHECKING:
 
 EVERY = 60.0  # seconds between two reconciles, as in the systemd timer
 LONGEST = 50.0  # seconds that one may take, as in the systemd unit
-LOOK = 10.0  # seconds between two looks at the files on the host, and at whether the run directory is still the node's
+# Seconds between two looks at the files on the host, and at whether the run directory is still the
+# node's.
+LOOK = 10.0
 MESSAGE = "/dev/termination-log"
 _MARK = "RESCTRL_MON_HOOK_CONFINED"
 _NOWHERE = "/node/no-resctrl"  # as --resctrl-root: metrics of a node that cannot monitor
@@ -121,7 +128,9 @@ def remove_json(node: host.Host) -> None:
 
 def remove_program(node: host.Host) -> None:
     _confine()
-    for line in node.remove_program() or [f"nothing to do: {node.program} belongs to another installation"]:
+    for line in node.remove_program() or [
+        f"nothing to do: {node.program} belongs to another installation"
+    ]:
         print(line)
 
 
@@ -160,7 +169,9 @@ def main(arguments: Sequence[str]) -> int:
     given, words = parser.parse_known_args(arguments)
     try:
         before = float(os.environ.get("REMOVED_AT") or "inf")
-        VERBS[given.verb](host.Host(given.prefix, given.hooks_dir, tuple(words), given.release, before))
+        VERBS[given.verb](
+            host.Host(given.prefix, given.hooks_dir, tuple(words), given.release, before)
+        )
     except (Refused, HookError, OSError) as error:
         return _report(str(explain(error) if isinstance(error, HookError) else error))
     return 0
@@ -180,7 +191,9 @@ def _check_port(host: str, port: int) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 remedy = "write another one into the chart's values, from 1024 to 65535"
-                raise Refused(f"metrics.port={port} is in use on this node, at {host}; remedy: {remedy}") from None
+                raise Refused(
+                    f"metrics.port={port} is in use on this node, at {host}; remedy: {remedy}"
+                ) from None
 
 
 # --- Nodes that cannot monitor, and run directories that are lost
@@ -195,11 +208,14 @@ def _wait_if_unsupported() -> None:
 
 
 def _follow_run_dir(node: host.Host) -> None:
-    """End this container once its run directory is not the node's any more: it starts again with the node's."""
+    """End this container once its run directory is not the node's any more:
+    it starts again with the node's.
+    """
 
     def follow() -> None:
         while True:
-            with suppress(OSError):  # of a look, which the next one gets right; readiness names one that stays
+            # Of a look, which the next one gets right; readiness names one that stays.
+            with suppress(OSError):
                 if problem := mounts.find_problem(node.parsed.run_dir):
                     _end_with(_report(f"{problem}: this container starts again with the node's"))
             time.sleep(LOOK)
@@ -213,20 +229,30 @@ _child: subprocess.Popen[bytes] | None = None
 
 
 def _confine(*more: int) -> None:
-    """Start again in the host's cgroup namespace, with the capabilities of reconcile and `more` only."""
+    """Start again in the host's cgroup namespace,
+    with the capabilities of reconcile and `more` only.
+    """
     if _MARK not in os.environ:
         privileges.join_hosts_cgroups()
         privileges.keep(privileges.DAC_OVERRIDE, *more)
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, _MARK: "1"})  # noqa: S606  ourselves
     if not privileges.is_in_hosts_cgroups():
-        raise Refused("not in the host's cgroup namespace: reconcile would take containers' tasks for strangers")
+        raise Refused(
+            "not in the host's cgroup namespace: reconcile would take containers' tasks for "
+            "strangers"
+        )
 
 
 def _reconcile_once(node: host.Host) -> None:
-    """Run reconcile, which reports by itself. A failure is ignored, since the next run follows in a minute."""
+    """Run reconcile, which reports by itself.
+
+    A failure is ignored, since the next run follows in a minute.
+    """
     global _child  # noqa: PLW0603  for _end, which a signal calls
     if not os.path.isdir(f"{node.resctrl_root}/mon_groups"):
-        return  # the systemd unit is skipped then, too: not mounted (yet), or a machine that cannot monitor
+        # The systemd unit is skipped then, too: not mounted (yet), or a machine that cannot
+        # monitor.
+        return
     command = [host.SHIPPED, "reconcile", *node.options, *_adopt(), *list_sums()]
     _child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
@@ -243,7 +269,9 @@ def list_sums() -> list[str]:
 
 
 def _adopt() -> list[str]:
-    """Return the options by which reconcile adopts, if the chart's value says so; remove what is left of ended ones."""
+    """Return the options by which reconcile adopts, if the chart's value says so;
+    remove what is left of ended ones.
+    """
     if not os.path.isdir(runtime.BUNDLES):
         return []
     runtime.write_program()
@@ -260,8 +288,8 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 def _end_with(status: int) -> NoReturn:
     """End at once: each step on the host is done or not begun, never half done.
 
-    Nor does Python end the thread that follows the run directory: it would do so by pthread_exit(3), which aborts where
-    there is no libgcc_s.
+    Nor does Python end the thread that follows the run directory: it would do so by
+    pthread_exit(3), which aborts where there is no libgcc_s.
     """
     if _child is not None:
         _child.kill()

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether a container of the chart does its job: ready.py install|reconcile|watch|view|metrics [OPTION...]
+"""Says whether a container of the chart does its job:
+ready.py install|reconcile|watch|view|metrics [OPTION...]
 
-Exits with 0, or with 1 and a line that says why not, which `kubectl describe` shows. Kubelet starts it again and again,
-so it imports as little as it can, and nothing of the program. OPTION: of the hook, as --x=v.
+Exits with 0, or with 1 and a line that says why not, which `kubectl describe` shows. Kubelet
+starts it again and again, so it imports as little as it can, and nothing of the program.
+OPTION: of the hook, as --x=v.
 """
 
 from __future__ import annotations
@@ -19,17 +21,27 @@ if TYPE_CHECKING:
     from typing import Any
 
 UNSUPPORTED = "/node/unsupported"
-"""Written by the container `check`: why this node cannot monitor. There is nothing to do there, and that is ready."""
+"""Written by the container `check`: why this node cannot monitor.
+
+There is nothing to do there, and that is ready.
+"""
 INSTALLED = "/node/installed"
-"""Made by the container `install`, and there while the program and its JSON are in place. It has the JSON's time."""
+"""Made by the container `install`, and there while the program and its JSON are in place.
+
+It has the JSON's time.
+"""
 SUPPORTED = "This node can monitor."
 """The message of `check` on every other node."""
 LATEST = 180.0
-"""Seconds since the last run of reconcile, or the last record of watch or view, at most: three of each."""
+"""Seconds since the last run of reconcile, or the last record of watch or view,
+at most: three of each.
+"""
 UNCALLED = "no hook is called"
 """Begins the problem that `helm test` looks into by a pod."""
 SETTLED = 60.0
-"""Seconds after the JSON is written, in which a runtime may still start containers as it knew hooksDir before."""
+"""Seconds after the JSON is written, in which a runtime may still start containers
+as it knew hooksDir before.
+"""
 _RUN_DIR, _RESCTRL = "/run/resctrl-mon-hook", "/sys/fs/resctrl"
 _PATIENCE = 5.0  # seconds for an answer of the endpoint
 _NAMED = 3  # pods in a message
@@ -43,7 +55,9 @@ def find_problem(name: str, options: Sequence[str]) -> str | None:
         return None
     if name == "install":
         return (
-            None if os.path.exists(INSTALLED) else "the program and its JSON are not in place as this pod installs them"
+            None
+            if os.path.exists(INSTALLED)
+            else "the program and its JSON are not in place as this pod installs them"
         )
     if not os.path.isdir(f"{resctrl}/mon_groups"):
         return f"resctrl is not mounted on the node: mount -t resctrl resctrl {resctrl}"
@@ -60,12 +74,20 @@ def find_problem(name: str, options: Sequence[str]) -> str | None:
 
 
 def can_monitor(resctrl: str) -> bool:
-    """Return whether the machine has resctrl with monitoring. Before it is mounted, its directory says so."""
-    return os.path.isdir(resctrl) and (os.path.isdir(f"{resctrl}/mon_groups") or not os.path.isdir(f"{resctrl}/info"))
+    """Return whether the machine has resctrl with monitoring.
+
+    Before it is mounted, its directory says so.
+    """
+    return os.path.isdir(resctrl) and (
+        os.path.isdir(f"{resctrl}/mon_groups") or not os.path.isdir(f"{resctrl}/info")
+    )
 
 
 def find_age(file: str, field: str, what: str) -> str | None:
-    """Say that the Unix time in this field of a record is too long ago; None if it is not. Raises OSError."""
+    """Say that the Unix time in this field of a record is too long ago; None if it is not.
+
+    Raises OSError.
+    """
     at = read_record(file).get(field)
     if at is None:
         return f"{what} yet: its log says why"
@@ -74,10 +96,12 @@ def find_age(file: str, field: str, what: str) -> str | None:
 
 
 def find_unhooked(file: str, hooks_dir: str) -> str | None:
-    """Say that the runtime calls no hook, by what reconcile has recorded; None if it does, or that is unknown.
+    """Say that the runtime calls no hook, by what reconcile has recorded;
+    None if it does, or that is unknown.
 
-    The last container that started on the node must have a record, unless it started before the JSON was there. So a
-    container that was started without the hook is no reason any more once a later one had it, or once it is adopted.
+    The last container that started on the node must have a record, unless it started before the
+    JSON was there. So a container that was started without the hook is no reason any more once a
+    later one had it, or once it is adopted.
     """
     record = read_record(file)
     last = record.get("last_started_at")
@@ -88,17 +112,24 @@ def find_unhooked(file: str, hooks_dir: str) -> str | None:
     if last is None or last < since + SETTLED:
         return None
     number = len(record["containers"])
-    pods = sorted({container.get("uid") or name for name, container in record["containers"].items()})
+    pods = sorted(
+        {container.get("uid") or name for name, container in record["containers"].items()}
+    )
     more = ", ..." if len(pods) > _NAMED else ""
     return (
-        f"{UNCALLED}: {number} containers run without it, and none that started later has it. Does the runtime "
-        f"read hooksDir={hooks_dir}? containerd, k3s: does the hook-injector run, and see the program? They are of "
+        f"{UNCALLED}: {number} containers run without it, and none that started later has it. "
+        "Does the runtime "
+        f"read hooksDir={hooks_dir}? containerd, k3s: does the hook-injector run, and see the "
+        "program? They are of "
         f"the pods with the UIDs {', '.join(pods[:_NAMED])}{more} (the log of reconcile has all)"
     )
 
 
 def read_record(file: str) -> dict[str, Any]:
-    """Return a record of reconcile, watch or view; an empty one if there is none. Raises OSError."""
+    """Return a record of reconcile, watch or view; an empty one if there is none.
+
+    Raises OSError.
+    """
     import json  # noqa: PLC0415  only what needs it pays for it
 
     try:
@@ -112,7 +143,8 @@ def read_record(file: str) -> dict[str, Any]:
 def find_counter(directory: str) -> str | None:
     """Find a counter of the node; say that there is none, else None. Raises OSError.
 
-    It is not read, since the hardware may have no data yet. A domain has directories, too (sub-NUMA clusters).
+    It is not read, since the hardware may have no data yet. A domain has directories,
+    too (sub-NUMA clusters).
     """
     for domain in os.listdir(directory):
         if any(entry.is_file() for entry in os.scandir(f"{directory}/{domain}")):
@@ -121,7 +153,10 @@ def find_counter(directory: str) -> str | None:
 
 
 def ask(arguments: str) -> str | None:
-    """Say why the endpoint with these arguments does not answer; None if it does. This measures nothing."""
+    """Say why the endpoint with these arguments does not answer; None if it does.
+
+    This measures nothing.
+    """
     import socket  # noqa: PLC0415
 
     host, port = find_address(arguments)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the tests that run in the guest: the real resctrl, without groups, and what works on it."""
+"""Fixtures of the tests that run in the guest: the real resctrl, without groups,
+and what works on it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def lab(hook: Hook) -> Iterator[Lab]:
 @pytest.fixture
 def fake(root: Path) -> Iterator[Set]:  # noqa: ARG001  set back before the groups are removed
     """Sets a parameter of the faked RDT for the length of a test."""
-    before = {path: path.read_text() for path in PARAMETERS.iterdir() if path.stat().st_mode & 0o200}
+    before = {
+        path: path.read_text() for path in PARAMETERS.iterdir() if path.stat().st_mode & 0o200
+    }
 
     def change(name: str, value: object) -> None:
         (PARAMETERS / name).write_text(str(value))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that exec brought in, and that lives as a chain of forks: each link sleeps 4 ms, forks, and ends.
+"""A program that exec brought in, and that lives as a chain of forks:
+each link sleeps 4 ms, forks, and ends.
 
 It is moved in for good. To look without a race, the container's cgroup is frozen.
 """
@@ -23,7 +24,8 @@ from tests.support.cgroups import Cgroup, container_cgroup
 from tests.support.hook import DEADLINE, UID, Hook, created, task
 from tests.support.waiting import wait
 
-MOST = 10  # reconciles of at most 45 s each: on an emulator beside other work the first ones get nothing done
+# Reconciles of at most 45 s each: on an emulator beside other work the first ones get nothing done.
+MOST = 10
 CONTAINERS, CHAINS = 4, 12
 LINK = 4000  # microseconds
 SECONDS = 600  # of a chain that nothing ends
@@ -91,7 +93,10 @@ def outside(hook: Hook, target: ChainedContainer) -> set[int]:
 
 
 def reconcile(hook: Hook) -> tuple[int, dict[str, Any]]:
-    """Its status, and what it did. One that its time limit ended, as on an emulator, is followed by another."""
+    """Its status, and what it did.
+
+    One that its time limit ended, as on an emulator, is followed by another.
+    """
     result: dict[str, Any] = {"ended": "not begun"}
     status, runs = 1, 0
     while result["ended"] is not None and runs < MOST:
@@ -101,15 +106,18 @@ def reconcile(hook: Hook) -> tuple[int, dict[str, Any]]:
     return status, result
 
 
-def test_chain_of_forks_in_each_of_four_containers_is_in_its_group_after_one_reconcile(hook: Hook, chain: Path) -> None:
+def test_chain_of_forks_in_each_of_four_containers_is_in_its_group_after_one_reconcile(
+    hook: Hook, chain: Path
+) -> None:
     with ExitStack() as stack:
         containers = [stack.enter_context(container(hook, number)) for number in range(CONTAINERS)]
         for target in containers:
             stack.enter_context(running(chain, target.cgroup))
         status, result = reconcile(hook)
-        assert ([outside(hook, target) for target in containers], status) == ([set()] * CONTAINERS, 0), json.dumps(
-            result
-        )
+        assert ([outside(hook, target) for target in containers], status) == (
+            [set()] * CONTAINERS,
+            0,
+        ), json.dumps(result)
 
 
 @pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
@@ -121,7 +129,10 @@ def test_chain_of_forks_is_brought_in_by_watch(hook: Hook, chain: Path) -> None:
                 links: set[int] = set()
 
                 def has_links_inside(links_inside: set[int] = links) -> bool:
-                    """Not frozen: that would hold a link until it is found. The first links inside were moved there."""
+                    """Not frozen: that would hold a link until it is found.
+
+                    The first links inside were moved there.
+                    """
                     links_inside |= (hook.tasks(target.group) & threads(target.cgroup)) - init
                     return len(links_inside) >= 10
 

@@ -21,7 +21,10 @@ def uid(number: int) -> str:
 def reconcile(hook: Hook) -> list[str]:
     outcome = hook.ask("reconcile", "--json")
     actions = json.loads(outcome.stdout)["actions"]
-    assert (outcome.status <= any(action["problem"] for action in actions), outcome.stderr) == (True, "")
+    assert (outcome.status <= any(action["problem"] for action in actions), outcome.stderr) == (
+        True,
+        "",
+    )
     return [action["action"] for action in actions if action["problem"] is None]
 
 
@@ -36,7 +39,9 @@ def test_pods_whose_poststops_never_come_are_all_monitored(hook: Hook) -> None:
     hook.assert_clean()
 
 
-def test_the_32nd_starts_at_once_and_is_monitored_once_another_has_ended(hook: Hook, root: Path) -> None:
+def test_the_32nd_starts_at_once_and_is_monitored_once_another_has_ended(
+    hook: Hook, root: Path
+) -> None:
     with ExitStack() as stack:
         inits = [stack.enter_context(task()) for _ in range(RMIDS)]
         for number, init in enumerate(inits):
@@ -49,7 +54,8 @@ def test_the_32nd_starts_at_once_and_is_monitored_once_another_has_ended(hook: H
         end(inits[0])
         assert hook(stopped("c0")).stderr == ""
         make_group(root / "mon_groups" / "probe")  # its RMID has come back
-        (root / "mon_groups" / "probe").rename(root / "mon_groups" / f"oci-{UID}")  # without going through limbo again
+        # Without going through limbo again.
+        (root / "mon_groups" / "probe").rename(root / "mon_groups" / f"oci-{UID}")
         assert "retry" in reconcile(hook)
         assert hook.tasks(f"oci-{UID}") == {late.pid}
         assert hook.reasons() == {}

@@ -21,7 +21,9 @@ def limbo(fake: Set) -> None:
     fake("decay_ms", WHILE)
 
 
-def test_limbo_that_others_made_is_recorded_at_once(hook: Hook, init: Task, root: Path, fake: Set) -> None:
+def test_limbo_that_others_made_is_recorded_at_once(
+    hook: Hook, init: Task, root: Path, fake: Set
+) -> None:
     fill(root / "mon_groups")
     with busy() as process:
         (root / "mon_groups" / "filler-0" / "tasks").write_text(str(process.pid))

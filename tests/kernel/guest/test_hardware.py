@@ -10,6 +10,10 @@ from tests.support.hook import Hook
 def test_a_container(hook: Hook, lab: Lab) -> None:
     container = lab.runc("c1", first=READ_GROUPS)
     assert container.line.endswith(" mon:oci-c1 ")
-    assert [counter for counter in hook.resctrl_root.glob("mon_groups/oci-c1/mon_data/*/*") if counter.read_text()]
+    assert [
+        counter
+        for counter in hook.resctrl_root.glob("mon_groups/oci-c1/mon_data/*/*")
+        if counter.read_text()
+    ]
     container.end()
     hook.assert_clean()

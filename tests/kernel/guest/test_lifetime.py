@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The energy of a pod over its whole life, restarts included, on RMIDs that others used in between."""
+"""The energy of a pod over its whole life, restarts included,
+on RMIDs that others used in between.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from tests.support.hook import UID, Hook, created, stopped
 
 JOULES_PER_SECOND = 3  # fake-rdt.patch
 RESTARTS = 5
-OTHERS = 2  # as many as the machine has RMIDs: whatever RMID the pod gets, others have used it since
+# As many as the machine has RMIDs: whatever RMID the pod gets, others have used it since.
+OTHERS = 2
 BURN = """\
 import sys, time
 print(time.process_time(), flush=True)
@@ -28,7 +31,8 @@ while time.process_time() < end:
 class Burner:
     """A container's process that waits, burns so many seconds of CPU time, and ends.
 
-    It is waiting when this returns: a Python that was still starting would be charged to the group for some of that.
+    It is waiting when this returns: a Python that was still starting would be charged to
+    the group for some of that.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -39,7 +43,8 @@ class Burner:
         self._before = float(self._process.stdout.readline())
 
     def burn(self) -> float:
-        """Let it run to its end; the joules that its group was charged, by the kernel's own account of its time.
+        """Let it run to its end; the joules that its group was charged,
+        by the kernel's own account of its time.
 
         What it had run before somebody let it is not its group's.
         """
@@ -68,7 +73,9 @@ def container(hook: Hook, name: str, uid: str, seconds: float) -> Iterator[Burne
 
 
 def energy(hook: Hook) -> tuple[float, float]:
-    """Of a completed pod, in joules: its use in all its life, and what its counters said at the end of the last one."""
+    """Of a completed pod, in joules: its use in all its life,
+    and what its counters said at the end of the last one.
+    """
     entry = read(hook.view(UID))
     assert entry is not None
     entry.check()

@@ -50,14 +50,18 @@ def test_a_container_that_another_tool_takes_later_is_left_there_and_named(
     assert (key["state"], key["taken"]) == ("taken", {"c1": str(theirs)})
     theirs.rmdir()
     answer = hook.answer("reconcile")
-    assert [action["action"] for action in answer["actions"]] == ["remake" if ctrl_group else "adopt"]
+    assert [action["action"] for action in answer["actions"]] == [
+        "remake" if ctrl_group else "adopt"
+    ]
     assert groups_of(init.pid) == f"res:{ctrl_group or '/'}\nmon:{GROUP}\n"
     end(init)
     hook(stopped("c1"))
     hook.assert_clean()
 
 
-def test_a_group_that_was_made_again_after_a_remount_is_another_one(hook: Hook, init: Task, umount: Umount) -> None:
+def test_a_group_that_was_made_again_after_a_remount_is_another_one(
+    hook: Hook, init: Task, umount: Umount
+) -> None:
     """The kernel gives the directories of each mount the same numbers."""
     umount()
     mount(hook.resctrl_root)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine with two packages, whose telemetry has data of an RMID only where a task has run with it."""
+"""A machine with two packages, whose telemetry has data of an RMID only
+where a task has run with it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_a_pod_uses_nothing_and_known_on_a_package_where_it_never_ran(hook: Hook
     entry = live_on(hook, package=0)
     for event in EVENTS:
         other = f"mon_PERF_PKG_01/{event}"
-        assert [entry.texts[f"mon_data/{other}.{part}"] for part in ("begin", "end")] == ["Unavailable"] * 2
+        assert [entry.texts[f"mon_data/{other}.{part}"] for part in ("begin", "end")] == [
+            "Unavailable"
+        ] * 2
         assert entry.use()[other] == 0
     (key,) = hook.answer("list")["keys"]
     of_energy = key["use"]["core_energy"]

@@ -28,7 +28,9 @@ ALL_PODS = "kubepods.slice"
 
 
 class OnSystemd(OfBaseSpec):
-    """containerd 2 of Debian's newest suite, which has systemd make the cgroups and gives containers this hook."""
+    """containerd 2 of Debian's newest suite,
+    which has systemd make the cgroups and gives containers this hook.
+    """
 
     runtime_options = "SystemdCgroup = true"
 
@@ -81,7 +83,9 @@ def booted() -> None:
 @pytest.fixture(scope="module")
 def lingering(tmp_path_factory: pytest.TempPathFactory) -> Hook:
     assert REAL_ROOT is not None
-    return Hook(REAL_ROOT, tmp_path_factory.mktemp("node") / "run", options=(PATIENT, "--linger=60"))
+    return Hook(
+        REAL_ROOT, tmp_path_factory.mktemp("node") / "run", options=(PATIENT, "--linger=60")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +102,13 @@ def groups_of(pid: int) -> str:
 
 def scope_of(pid: int) -> str:
     """The cgroup that systemd made; crun puts the container into one below."""
-    return Path(f"/proc/{pid}/cgroup").read_text().strip().removeprefix("0::").removesuffix("/container")
+    return (
+        Path(f"/proc/{pid}/cgroup")
+        .read_text()
+        .strip()
+        .removeprefix("0::")
+        .removesuffix("/container")
+    )
 
 
 @BOTH
@@ -110,7 +120,9 @@ def test_a_pod_of_the_kubelets_is_in_its_group_from_its_first_container_to_its_e
     status = containerd.cri.runtime.PodSandboxStatus(pod_sandbox_id=pod.id, verbose=True)
     sandbox = json.loads(status.info["info"])["pid"]
     assert scope_of(sandbox) == f"{pod.cgroup}/cri-containerd-{pod.id}.scope"
-    assert (groups_of(sandbox), lingering.groups()) == ("res:/ mon:", set()), "the sandbox is none of the pod's"
+    assert (groups_of(sandbox), lingering.groups()) == ("res:/ mon:", set()), (
+        "the sandbox is none of the pod's"
+    )
 
     first = pod.start(f"{runtime}-init", first=READ_GROUPS)
     assert first.line == f"res:/ mon:{GROUP} "
@@ -132,7 +144,9 @@ def test_a_pod_of_the_kubelets_is_in_its_group_from_its_first_container_to_its_e
 
 
 @BOTH
-def test_a_container_of_podmans_is_in_its_group_before_it_runs(hook: Hook, lab: Lab, runtime: str) -> None:
+def test_a_container_of_podmans_is_in_its_group_before_it_runs(
+    hook: Hook, lab: Lab, runtime: str
+) -> None:
     lab.place = ["--network=none"]
     lab.engine = [f"--runtime={runtime}", "--cgroup-manager=systemd"]
     gate = lab.gate("web", READ_GROUPS)

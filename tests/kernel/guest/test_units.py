@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units under a real systemd: whether they do their work with the rights that they keep, and what becomes of them.
+"""The units under a real systemd: whether they do their work with the rights that they keep,
+and what becomes of them.
 
 Here systemd is PID 1, and the units are where `install` puts them.
 """
@@ -27,7 +28,8 @@ ID = "5f3c" * 16
 GROUP = f"oci-{UID}"
 pytestmark = pytest.mark.skipif(not SYSTEMD.exists(), reason=f"no {SYSTEMD}")
 WATCH, VIEW, RECONCILE, TEXTFILE, METRICS = (
-    f"resctrl-mon-hook-{name}.service" for name in ("watch", "view", "reconcile", "textfile", "metrics")
+    f"resctrl-mon-hook-{name}.service"
+    for name in ("watch", "view", "reconcile", "textfile", "metrics")
 )
 RECORD = HOOK.run_dir / "watch.json"
 PROM = Path("/var/lib/prometheus/node-exporter/resctrl.prom")
@@ -84,10 +86,14 @@ def test_watch_that_is_stopped_has_not_failed_and_leaves_no_record() -> None:
     assert not RECORD.exists()
 
 
-def test_view_has_the_rights_that_it_needs_and_has_not_failed_when_it_is_stopped(cgroup: Cgroup) -> None:
+def test_view_has_the_rights_that_it_needs_and_has_not_failed_when_it_is_stopped(
+    cgroup: Cgroup,
+) -> None:
     assert systemctl("start", VIEW) == ""
     wait((HOOK.run_dir / "mon_groups" / UID / "tasks").exists)
-    assert {*map(int, (HOOK.run_dir / "mon_groups" / UID / "tasks").read_text().split())} == cgroup.pids()
+    assert {
+        *map(int, (HOOK.run_dir / "mon_groups" / UID / "tasks").read_text().split())
+    } == cgroup.pids()
     assert systemctl("stop", VIEW) == ""
     assert (state(VIEW, "ActiveState"), state(VIEW, "Result")) == ("inactive", "success")
 
@@ -103,7 +109,10 @@ def test_reconcile_has_the_rights_that_it_needs(cgroup: Cgroup) -> None:
 
 
 def test_reconciles_unit_asks_podman_with_full_rights_if_the_mark_is_there() -> None:
-    """Podman takes root for a rootless user otherwise. This one notes its rights where the unit cannot write."""
+    """Podman takes root for a rootless user otherwise.
+
+    This one notes its rights where the unit cannot write.
+    """
     podman, rights = Path("/usr/local/sbin/podman"), Path("/run/rights")
     podman.write_text(f"#!/bin/sh\ngrep CapEff: /proc/self/status >{rights}\necho '[]'\n")
     podman.chmod(0o755)
@@ -158,5 +167,7 @@ def test_services_of_the_docs_have_a_group_while_they_run(text: str) -> None:
     main = int(state("nightly.service", "MainPID"))
     wait(lambda: "oci-nightly" in HOOK.groups() and HOOK.tasks("oci-nightly") == {main})
     assert systemctl("stop", "nightly.service") == ""
-    assert "oci-nightly" not in HOOK.groups(), "a released job does not linger, whatever hooks.d says"
+    assert "oci-nightly" not in HOOK.groups(), (
+        "a released job does not linger, whatever hooks.d says"
+    )
     assert state("nightly.service", "Result") == "success"
