@@ -4,7 +4,8 @@
 Nothing here touches a file.
 
     new ----> live           join, then begin before the first pid is in the group
-    live ---> live           join, leave; remake and begin if a group was replaced; retire, take, rebuild
+    live ---> live           join, leave, retire, take, rebuild; remake and begin, if a group
+                             was replaced
     live ---> lingering      leave, linger
     lingering --> live       join
     live, lingering --> completed   leave, complete; reopen, if the kernel keeps a group

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of hook/models.py in plain Python, for where pydantic cannot be: this takes their place in the .pyz.
+"""The models of hook/models.py in plain Python, for where pydantic cannot be.
 
-Made by `python3 build.py compile` from the core schemas that pydantic itself executes: change those, not this. The
-tests prove both equal in what they accept, in the values, and in the place of the first error.
+This takes their place in the .pyz. `python3 build.py compile` makes it from the core schemas that
+pydantic itself executes: change those, not this. The tests prove both equal in what they accept, in
+the values, and in the place of the first error.
 """
 
 # ruff: noqa: E501, I001

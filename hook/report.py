@@ -5,7 +5,8 @@ It limits how many go to syslog.
 
 The core imports this only after a failure.
 
-    logged-<reason>.<key>-<minute>  as many bytes as there were failures of this key (minutes on CLOCK_BOOTTIME)
+    logged-<reason>.<key>-<minute>  as many bytes as there were failures of this key
+                                    (minutes on CLOCK_BOOTTIME)
     logged-<minute>               as many bytes as were logged
     logged-<reason>-<minute>      as many bytes as were not
 """

@@ -3,17 +3,21 @@
 
     groups/<key>.json             the state of a key (models.KeyState)
     groups/<key>.json.unreadable-<inode>  a state that could not be read, kept for a day (`damage`)
-    locks/<key>                   its flock; the hook that empties the key unlinks it while it holds it
+    locks/<key>                   its flock; the hook that empties the key unlinks it
     members/<container>.json      the index: which key a container belongs to
-    unmonitored/<container>.json  why a container is not monitored; written and removed under locks/<container>
-    reconcile.json, watch.json, unhooked.json, view.json    the work and the findings of reconcile, watch and view
+    unmonitored/<container>.json  why a container is not monitored; written and removed under
+                                  locks/<container>
+    reconcile.json, watch.json, unhooked.json, view.json
+                                  the work and the findings of reconcile, watch and view
     runs/<stage>-<result>         one byte for each hook of that stage with that result
     runs/unrecorded               one byte for each failure that could not be recorded
     runs/dropped_lines            one byte for each line of history that was dropped unwritten
-    runs/dropped_snapshots        one byte for each completed key that reconcile forgot early, since there were too many
+    runs/dropped_snapshots        one byte for each completed key that reconcile forgot early, since
+                                  there were too many
     podman-pods.wanted, podman-pods.json  the mark and the answer of Podman (node/podman)
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
-    said-<what>                   one byte for each time that a message would be logged, which is once in a boot
+    said-<what>                   one byte for each time that a message would be logged, which is
+                                  once in a boot
 
 Everything is opened relative to the run directory, which must be root's and writable by root alone,
 so that no other user can plant a link below it. `records` reads it without locks.

@@ -15,7 +15,8 @@ from hook.models import ValidationError
 
 _DENIED_HINTS = {
     errno.EROFS: "resctrl is mounted read-only",
-    errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
+    errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; "
+    "look for SELinux or AppArmor denials as well",
     errno.EPERM: "this machine's resctrl may do allocation only, without monitoring",
 }
 _SYSTEM_HINTS = {

@@ -35,9 +35,9 @@ SHOWN = (
     "Each container's first process was in its group before its first instruction; nothing is left."
 )
 NOT_SHOWN = """\
-Not shown, since this was the simulator: that a runtime calls the hook, that a container's first process is in its group
-before its first instruction, the RMID of a group. To see them, run `sudo python3 build.py demo` where there is
-/dev/fuse."""
+Not shown, since this was the simulator: that a runtime calls the hook, that a container's first
+process is in its group before its first instruction, the RMID of a group. To see them, run
+`sudo python3 build.py demo` where there is /dev/fuse."""
 
 
 def styled(text: str, style: str) -> str:

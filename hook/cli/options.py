@@ -33,8 +33,12 @@ class Take(argparse.Action):
     """
 
     def __call__(
-        self, parser: Any, namespace: object, text: Any, _option: str | None = None
-    ) -> None:  # noqa: ANN401
+        self,
+        parser: Any,  # noqa: ANN401
+        namespace: object,
+        text: Any,  # noqa: ANN401
+        _option: str | None = None,
+    ) -> None:
         former = getattr(namespace, self.dest)
         if text == []:  # argparse takes `--` away from --option=-- before Python 3.13
             text = "--"
@@ -86,8 +90,13 @@ _DIRECTORY = partial(_check, names.check_directory)
 
 
 def _option(
-    word: str, value: str, meaning: str, default: Any = None, read: Any = str, **more: Any
-) -> Row:  # noqa: ANN401
+    word: str,
+    value: str,
+    meaning: str,
+    default: Any = None,  # noqa: ANN401
+    read: Any = str,  # noqa: ANN401
+    **more: Any,  # noqa: ANN401
+) -> Row:
     """Make an option; `value` is the placeholder of its value in the help,
     the words that it may be, or both.
     """

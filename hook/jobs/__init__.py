@@ -279,9 +279,9 @@ def _print_complaints(run: RunDir) -> None:
 
 
 def _bad_key(name: str, why: str = "") -> HookError:
-    why = (
-        why
-        or f"it is not 1 to {LONGEST_KEY} of A-Z a-z 0-9 _ . + , - and the first of these a letter or a digit"
+    why = why or (
+        f"it is not 1 to {LONGEST_KEY} of A-Z a-z 0-9 _ . + , - "
+        "and the first of these a letter or a digit"
     )
     return HookError(Reason.BAD_KEY, f"{name[:80]!r} cannot be the key of a job: {why}")
 

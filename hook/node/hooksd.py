@@ -31,7 +31,8 @@ SYSTEM = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATOR = "/etc/containers/oci/hooks.d"
 READERS = {
     SYSTEM: "CRI-O, Podman, the NRI hook-injector",
-    ADMINISTRATOR: "OpenShift's CRI-O, the NRI hook-injector, podman build; Podman only if its hooks_dir names it",
+    ADMINISTRATOR: "OpenShift's CRI-O, the NRI hook-injector, podman build; "
+    "Podman only if its hooks_dir names it",
 }
 """The default directories and their readers.
 
@@ -204,8 +205,8 @@ def read_directory(directory: str) -> list[Entry]:
 
 
 _FLAGS = "[imsU]*(?:-[imsU]+)?"
-_ESCAPE = r"\\(?:[aDdfnrSstvWw\x00-/:-@\[-`{-\x7f]|[Pp](?:[A-Z]|\{\^?\w+\})|x[0-9A-Fa-f]{2}|x\{0*(?:10|[0-9A-Fa-f])?"
-_ESCAPE += r"[0-9A-Fa-f]{1,4}\}|0[0-7]{0,2}|[1-7][0-7]{1,2})"
+_ESCAPE = r"\\(?:[aDdfnrSstvWw\x00-/:-@\[-`{-\x7f]|[Pp](?:[A-Z]|\{\^?\w+\})|x[0-9A-Fa-f]{2}"
+_ESCAPE += r"|x\{0*(?:10|[0-9A-Fa-f])?[0-9A-Fa-f]{1,4}\}|0[0-7]{0,2}|[1-7][0-7]{1,2})"
 _IN_CLASS = rf"\[:\^?[a-z]+:\]|{_ESCAPE}|[^\\\]]"
 _PIECE = re.compile(
     rf"(?P<repeat>(?:[*+?]|\{{\d+(?:,\d*)?\}})\??)|(?P<flags>\(\?{_FLAGS}\))|(?P<open>\((?:\?(?:P?<\w+>|{_FLAGS}:))?)|"

@@ -372,9 +372,10 @@ def _to_utc(moment: datetime) -> str:
     late, early = (int(moment.replace(fold=fold).timestamp()) for fold in (0, 1))
     while late - early > 1:  # between them is the change
         middle = (late + early) // 2
-        late, early = (
-            (middle, early) if datetime.fromtimestamp(middle) >= moment else (late, middle)
-        )  # noqa: DTZ006
+        if datetime.fromtimestamp(middle) >= moment:  # noqa: DTZ006
+            late = middle
+        else:
+            early = middle
     return formats.format_utc(late)
 
 

@@ -76,7 +76,8 @@ finally:
    log=_socket.socket(_socket.AF_UNIX,_socket.SOCK_DGRAM)
    log.setblocking(False)
    log.connect('/dev/log')
-   log.send(('<28>'+time.strftime('%b %e %T ')).encode()+line.replace(b':',b'[%d]:'%posix.getpid(),1))
+   head=('<28>'+time.strftime('%b %e %T ')).encode()
+   log.send(head+line.replace(b':',b'[%d]:'%posix.getpid(),1))
  finally:
   status=0 if hook else 2
   try:

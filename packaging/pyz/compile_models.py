@@ -47,10 +47,11 @@ SETTINGS = {"strict": True, "frozen": True, "extra": "ignore"}
 
 HEAD = '''\
 # SPDX-License-Identifier: Apache-2.0
-"""The models of {path} in plain Python, for where pydantic cannot be: this takes their place in the .pyz.
+"""The models of {path} in plain Python, for where pydantic cannot be.
 
-Made by `python3 build.py compile` from the core schemas that pydantic itself executes: change those, not this. The
-tests prove both equal in what they accept, in the values, and in the place of the first error.
+This takes their place in the .pyz. `python3 build.py compile` makes it from the core schemas that
+pydantic itself executes: change those, not this. The tests prove both equal in what they accept, in
+the values, and in the place of the first error.
 """
 
 # ruff: noqa: E501, I001
@@ -336,7 +337,8 @@ def _display(value: object, where: str) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_display(item, where) for item in value)}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_quoted(key)}: {_display(item, where)}' for key, item in value.items())}}}"
+        items = (f"{_quoted(key)}: {_display(item, where)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
     if (
         value is None
         or isinstance(value, (bool, int))

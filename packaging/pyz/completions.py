@@ -41,20 +41,25 @@ for word in $2; do
     --history=*) file=${{word#*=}} ;;
     esac
 done
-read_records() {{ find "$run/groups" -maxdepth 1 -name "*.json" -exec sed -En "$1" "{{}}" + 2>/dev/null; }}
+read_records() {{
+    find "$run/groups" -maxdepth 1 -name "*.json" -exec sed -En "$1" "{{}}" + 2>/dev/null
+}}
 key="s#^[{{]\"version\": 1, \"key\": \"([^\"]*)\".*#\\1#p"
 pod="s#.*\"pod_namespace\": \"([^\"]*)\", \"pod_name\": \"([^\"]*)\".*#\\1/\\2#p"
 other="s#.*\"pod_namespace\": null, \"pod_name\": (null|\"[^\"]*\"), \"name\": \"([^\"]*)\".*#\\2#p"
 labels="labels\": [{{](\"[A-Za-z0-9_]+\": \"([^\"\\]|[\\].)*\",? ?)*"
 case $1 in
 keys) read_records "h; $key; g; $pod; $other" | grep -xE "[A-Za-z0-9][A-Za-z0-9_.+,/-]*" ;;
-jobs) read_records "$key" | grep -xE "[A-Za-z0-9][A-Za-z0-9_.+,-]*" | grep -vxE "[0-9a-f-]{{32,}}" ;;
+jobs)
+    read_records "$key" | grep -xE "[A-Za-z0-9][A-Za-z0-9_.+,-]*" | grep -vxE "[0-9a-f-]{{32,}}"
+    ;;
 *)
     [ "$1" = labels ] && end="=" || printf "%s\n" {" ".join(BY)}
     {{
         find "$run/groups" -maxdepth 1 -name "*.json" -exec grep -ohE "\"job_$labels" "{{}}" +
         tail -n 1000 "$file" | grep -oE "\"$labels"
-    }} 2>/dev/null | grep -oE "\"[A-Za-z_][A-Za-z0-9_]*\": \"" | tr -d "\": " | sort -u | sed "s/\$/$end/"
+    }} 2>/dev/null | grep -oE "\"[A-Za-z_][A-Za-z0-9_]*\": \"" | tr -d "\": " | sort -u |
+        sed "s/\$/$end/"
     ;;
 esac
 """

@@ -19,10 +19,13 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 FIGURES = DOCS / "figures.json"
 WIDTH, LEFT, RIGHT, TOP, BAR, GAP = 760, 170, 60, 70, 14, 14
 STYLE = """\
-text { font: 13px sans-serif; fill: #24292f } .title { font-weight: bold } .value { font-size: 11px }
-.card { fill: #ffffff; stroke: #d0d7de } .line { stroke: #8c959f } .mark { stroke: #cf222e; stroke-dasharray: 4 }
+text { font: 13px sans-serif; fill: #24292f } .title { font-weight: bold }
+.value { font-size: 11px }
+.card { fill: #ffffff; stroke: #d0d7de } .line { stroke: #8c959f }
+.mark { stroke: #cf222e; stroke-dasharray: 4 }
 .s0 { fill: #0969da } .s1 { fill: #bf8700 } .s2 { fill: #6e7781 } .range { stroke: #24292f }
-@media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .card { fill: #0d1117; stroke: #30363d }
+@media (prefers-color-scheme: dark) { text { fill: #e6edf3 }
+.card { fill: #0d1117; stroke: #30363d }
 .s0 { fill: #388bfd } .s1 { fill: #d29922 } .range { stroke: #e6edf3 } }"""
 
 Numbers = tuple[float, float, float]

@@ -56,7 +56,8 @@ if "--bundle" in sys.argv:
     config = json.load(open(path))
     config["linux"].pop("resources", None)
     json.dump(config, open(path, "w"))
-script = 'test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup && exec crun "$@"'
+script = "test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup"
+script += ' && exec crun "$@"'
 os.execvp("unshare", ["unshare", "-m", "sh", "-c", script, "sh", *sys.argv[1:]])
 """
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}

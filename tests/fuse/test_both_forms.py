@@ -57,7 +57,8 @@ BLOCKED = (
 )
 BLOCKED += """os.execv(sys.argv[1], sys.argv[1:])' "$@" """
 NO_DEV = """\
-d='{place}/dev'; mkdir -p $d; mount -t tmpfs none $d; mkdir $d/shm; [ ! -d /dev/shm ] || mount --rbind /dev/shm $d/shm
+d='{place}/dev'; mkdir -p $d; mount -t tmpfs none $d; mkdir $d/shm
+[ ! -d /dev/shm ] || mount --rbind /dev/shm $d/shm
 mount --rbind $d /dev
 """
 """Without /dev/log and /dev/null. Tests may lie in /dev/shm."""
@@ -176,7 +177,9 @@ class Stage:
 TIME_IS_OVER = (run._NOT_REACHED, "ended after ", PROBLEMS["locked"].partition("{")[0])
 """What reconcile and a hook say then."""
 UNLIKE = {
-    r"<28>[A-Z][a-z]{2} [ 1-3][0-9] [0-9:]{8} resctrl-mon-hook\[[0-9]+\]": "<28>TIME resctrl-mon-hook[PID]",
+    r"<28>[A-Z][a-z]{2} [ 1-3][0-9] [0-9:]{8} resctrl-mon-hook\[[0-9]+\]": (
+        "<28>TIME resctrl-mon-hook[PID]"
+    ),
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?": "TIME",
     r'"([a-z_]*(boottime|inode|seconds|_at|since|until))": [-0-9.e]+': r'"\1": NUMBER',
     # Of the runtimes of the machine, which may be busy: whether they could be asked in time.

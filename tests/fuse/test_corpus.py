@@ -22,10 +22,18 @@ CREATED_KEYS = {
     "crio-1.36.3-runc-1.1.5": "ef732f41-e0ad-4d7a-922f-de11166355a2",
     "crio-1.36.3-runc-1.3.6": "bf958484-44fc-4541-a84d-501ebfa127ed",
     "podman-4.3.1-build": "buildah-buildah170977137",
-    "podman-4.3.1-crun-1.8.1-container": "3d34248e2cf6e6bff3520bffee05bb3df4139b220c1f45b7111a9d59da809137",
-    "podman-4.3.1-runc-1.1.5-container": "a3e4097c86f37cc60c44e616c4bba3abac89834b04b4ba360e1ea32c26b4a6b2",
-    "podman-5.8.6-runc-1.3.6-container": "09a3d02b3a8397ee93f0830bae6e0b9dc78aeda0a508c9a32df929ba7d1d27d9",
-    "podman-5.8.6-runc-1.3.6-pod": "b721cf36163cde8b4e2c34e0b577eff550eec02eaf034e26ea0c5031b4ff5a27",
+    "podman-4.3.1-crun-1.8.1-container": (
+        "3d34248e2cf6e6bff3520bffee05bb3df4139b220c1f45b7111a9d59da809137"
+    ),
+    "podman-4.3.1-runc-1.1.5-container": (
+        "a3e4097c86f37cc60c44e616c4bba3abac89834b04b4ba360e1ea32c26b4a6b2"
+    ),
+    "podman-5.8.6-runc-1.3.6-container": (
+        "09a3d02b3a8397ee93f0830bae6e0b9dc78aeda0a508c9a32df929ba7d1d27d9"
+    ),
+    "podman-5.8.6-runc-1.3.6-pod": (
+        "b721cf36163cde8b4e2c34e0b577eff550eec02eaf034e26ea0c5031b4ff5a27"
+    ),
 }
 CREATED = sorted(STATES.glob("*-createRuntime.json"))
 STOPPED = sorted(STATES.glob("*-poststop.json"))

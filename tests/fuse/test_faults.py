@@ -56,9 +56,7 @@ def test_some_have_few_descriptors_or_little_memory() -> None:
         processes.limit(campaign)
 
 
-def test_command_runs_if_some_calls_of_run_fail_or_little_is_left_and_not_if_run_is_killed() -> (
-    None
-):
+def test_command_runs_if_calls_of_run_fail_and_not_if_run_is_killed() -> None:
     with some("run", 25) as campaign:
         commands.run(campaign)
 

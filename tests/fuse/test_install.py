@@ -463,8 +463,8 @@ def test_all_keys_end_with_it_also_those_that_live_or_linger(
         lines = done(node, LINK, "uninstall")
         assert "end all keys" in lines
         assert (
-            lines[-1]
-            == "if a base_runtime_spec of containerd names the program, remove that before the next boot"
+            lines[-1] == "if a base_runtime_spec of containerd names the program, "
+            "remove that before the next boot"
         )
         assert hook.groups() == set()
         assert other.poll() is None

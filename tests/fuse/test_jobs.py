@@ -113,7 +113,8 @@ def test_exit_status_and_signals_are_the_commands_own(hook: Hook, script: str, s
 SETTING = """\
 import os, signal, sys
 for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
-    signal.signal(number, signal.SIG_IGN if number in (signal.SIGUSR1, signal.SIGCHLD) else signal.SIG_DFL)
+    ignored = number in (signal.SIGUSR1, signal.SIGCHLD)
+    signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
 os.umask(0o027)
 os.chdir("/usr")
@@ -143,7 +144,8 @@ ODD = """\
 import ctypes, sys
 libc = ctypes.CDLL(None)
 entries, words = ([*map(str.encode, text)] for text in (sys.argv[1].split("|"), sys.argv[2:]))
-libc.execve(words[0], *((ctypes.c_char_p * (len(texts) + 1))(*texts, None) for texts in (words, entries)))
+lists = ((ctypes.c_char_p * (len(texts) + 1))(*texts, None) for texts in (words, entries))
+libc.execve(words[0], *lists)
 """
 """Executes a program with an environment of any entries, as no function of Python does."""
 
@@ -332,7 +334,8 @@ sys.stdin.read()
 AGAIN = """\
 import ctypes, os, struct, sys
 pid = ctypes.c_int(int(sys.argv[1]))
-given = struct.pack("11Q", 0, 0, 0, 0, 17, 0, 0, 0, ctypes.addressof(pid), 1, 0)  # struct clone_args, SIGCHLD
+# struct clone_args, SIGCHLD
+given = struct.pack("11Q", 0, 0, 0, 0, 17, 0, 0, 0, ctypes.addressof(pid), 1, 0)
 if not ctypes.CDLL(None).syscall(435, given, len(given)):  # clone3(2)
     os.execvp("sleep", ["sleep", "infinity"])
 print("ready", flush=True)
@@ -689,7 +692,8 @@ def test_of_128_commands_of_one_job_at_once_each_joins_and_is_in_the_line(
 
 NOTING = """\
 import os, signal, sys
-caught = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *map(signal.Signals, map(int, sys.argv[1:]))}
+others = map(signal.Signals, map(int, sys.argv[1:]))
+caught = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *others}
 signal.pthread_sigmask(signal.SIG_BLOCK, caught)
 print(os.getpid(), flush=True)
 while (number := signal.sigwaitinfo(caught).si_signo) != signal.SIGUSR2:
@@ -736,8 +740,11 @@ a descriptor says when the job goes on that has stopped.
 
 @contextmanager
 def waiting(
-    hook: Hook, *words: str, command: Sequence[str] = (), **streams: Any
-) -> Iterator[tuple[Task, int]]:  # noqa: ANN401
+    hook: Hook,
+    *words: str,
+    command: Sequence[str] = (),
+    **streams: Any,  # noqa: ANN401
+) -> Iterator[tuple[Task, int]]:
     """`run --wait`, and its command's pid."""
     with hook.open(
         "run", "--wait", *words, "--", *(command or [sys.executable, "-ISc", NOTING]), **streams

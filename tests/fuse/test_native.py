@@ -73,7 +73,7 @@ CRASHES = {
         "'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not allowed"
     ),
     "for name in HANDLERS: __import__('_codecs').lookup_error(name)": "",
-    "import _signal; _signal.signal(_signal.SIGALRM, lambda *_: None); _signal.raise_signal(_signal.SIGALRM)": "",
+    "from _signal import *; signal(SIGALRM, lambda *_: None); raise_signal(SIGALRM)": "",
 }
 
 
@@ -343,7 +343,8 @@ import zipfile
 from native import freeze
 library = Path(library)
 with zipfile.ZipFile(program) as file:
-    texts = {name: file.read(name).decode() for name in file.namelist() if name.endswith(".py") and "/" in name}
+    names = [name for name in file.namelist() if name.endswith(".py") and "/" in name]
+    texts = {name: file.read(name).decode() for name in names}
 found = freeze.find_standard_library(texts, library)
 known = {*found, *built_in, *freeze.IMPORTLIB}
 def is_there(name):

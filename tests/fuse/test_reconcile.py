@@ -67,7 +67,8 @@ def settled(hook: Hook) -> None:
 VFORK = """\
 import posix, sys
 print("ready", flush=True)
-posix.posix_spawn("/bin/true", ["true"], {}, file_actions=[(posix.POSIX_SPAWN_OPEN, 0, sys.argv[1], posix.O_RDONLY, 0)])
+action = (posix.POSIX_SPAWN_OPEN, 0, sys.argv[1], posix.O_RDONLY, 0)
+posix.posix_spawn("/bin/true", ["true"], {}, file_actions=[action])
 """
 """Its child, which shares its memory, opens a FIFO without a writer before it execs.
 

@@ -86,7 +86,8 @@ class Storm:
         self.lives: list[StormContainer] = []
         self.dice = random.Random()
         self.steps: dict[str, Callable[[int, str], object]] = {
-            "c": self.create, "p": self.stop, "l": self.late_stop, "d": self.end, "r": self.reconcile,
+            "c": self.create, "p": self.stop, "l": self.late_stop, "d": self.end,
+            "r": self.reconcile,
             "u": self.tear, "X": self.remount, "o": self.capture,
         }  # fmt: skip
 

@@ -71,7 +71,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> NodeFiles:
     node, dice = NodeFiles(tmp_path_factory.mktemp("node")), Random(1)
     for at in range(PODS):
         key = f"{dice.getrandbits(32):08x}-0000-4000-8000-{at:012x}"
-        pod = f"checkout-service-with-quite-a-long-name-{dice.getrandbits(36):09x}-{dice.getrandbits(20):05x}"
+        suffix = f"{dice.getrandbits(36):09x}-{dice.getrandbits(20):05x}"
+        pod = f"checkout-service-with-quite-a-long-name-{suffix}"
         used = {"mon_PERF_PKG_00/core_energy": f"{dice.expovariate(0.001):.6f}"}
         path = node.make("oci-" + key, counters=used)
         groups = [{"path": path, "ctrl_group": "/", "begin": dict.fromkeys(used, "0")}]

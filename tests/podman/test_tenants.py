@@ -18,7 +18,10 @@ from tests.podman.conftest import PodmanNode
 VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"
 MOVE = f"""\
 while IFS=: read -r number names path; do
-    case $names in name=systemd) own=/sys/fs/cgroup/systemd$path ;; "") own=${{own:-/sys/fs/cgroup$path}} ;; esac
+    case $names in
+    name=systemd) own=/sys/fs/cgroup/systemd$path ;;
+    "") own=${{own:-/sys/fs/cgroup$path}} ;;
+    esac
 done </proc/self/cgroup
 /bin/busybox mkdir $own/pod{VICTIM} && echo $$ >$own/pod{VICTIM}/cgroup.procs
 """

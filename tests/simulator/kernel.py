@@ -60,9 +60,8 @@ class KernelNode(NamedTuple):
 
     @property
     def byte_contents(self) -> bytes:
-        return (
-            self.content.encode() if isinstance(self.content, str) else bytes(self.content or b"")
-        )  # type: ignore[arg-type]
+        content = self.content
+        return content.encode() if isinstance(content, str) else bytes(content or b"")  # type: ignore[arg-type]
 
 
 class KernelTask:

@@ -140,7 +140,8 @@ class SimulatedMachine:
         modules = {
             "select": SimpleNamespace(poll=lambda: poll, POLLIN=1, POLLOUT=4),
             "_signal": SimpleNamespace(
-                SIGALRM=14, SIG_UNBLOCK=1, SIG_SETMASK=2, SIG_DFL=0, ITIMER_REAL=0, pthread_sigmask=ignore,
+                SIGALRM=14, SIG_UNBLOCK=1, SIG_SETMASK=2, SIG_DFL=0, ITIMER_REAL=0,
+                pthread_sigmask=ignore,
                 signal=self._signal, setitimer=self._setitimer, getitimer=lambda _which: (0.0, 0.0),
             ),
             "_socket": SimpleNamespace(

@@ -63,7 +63,8 @@ MUTANTS = {
     "M4": _skip_second_look("a member is dead", "drop", "c1 d1 | c1 | r"),
     "M5": _skip_second_look("a key has members", "end", "linger=60; c1 p1 t100 | c2 | r"),
     "M6": BrokenRule(
-        "a group is removed as an orphan without a look at its record", "linger=60; c1 d1 k1 | c2 p2 | r",
+        "a group is removed as an orphan without a look at its record",
+        "linger=60; c1 d1 k1 | c2 p2 | r",
         {"if _is_on(path, locked.state) or context": "if context"},
     ),
     "M7": _skip_second_look("a container in the index is a member", "forget", "| c1 | r"),
@@ -77,7 +78,8 @@ MUTANTS = {
     ),
     "M10": BrokenRule(
         "poststop takes out a member that lives", "c1 d1 | c1 | l1",
-        {"leaving = [] if member is not None and system.is_dead(": "leaving = [] if False and system.is_dead("},
+        {"leaving = [] if member is not None and system.is_dead(":
+         "leaving = [] if False and system.is_dead("},
     ),
     "M11": BrokenRule(
         "what a key used before it came back counts again", "history=1; c1 | p1 c2 p2 | r",
@@ -88,11 +90,13 @@ MUTANTS = {
         {_WRITES_LINES: _WRITES_LATER, _SAVES: _SAVES + _WRITES_NOW},
     ),
     "M13": BrokenRule(
-        "a container that another tool has taken is moved back", "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
+        "a container that another tool has taken is moved back",
+        "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
         {"is_taken = path is not None and": "is_taken = False and"},
     ),
     "M14": BrokenRule(
-        "a key is forgotten with the lines that it owes", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
+        "a key is forgotten with the lines that it owes",
+        "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
         {"    if state.owed is None:\n        return None": "    if True:\n        return None"},
     ),
     "M15": BrokenRule(
@@ -104,11 +108,13 @@ MUTANTS = {
         {"if state.stopped and any(": "if False and any("},
     ),
     "M17": BrokenRule(
-        "a task that outlived the last poststop keeps a key that has lingered", "linger=60; c1 f1 | p1 | r t100 r",
+        "a task that outlived the last poststop keeps a key that has lingered",
+        "linger=60; c1 f1 | p1 | r t100 r",
         {"else state.stopped and members == state.members": "else False"},
     ),
     "M18": BrokenRule(
-        "the last poststop counts as come where reconcile has dropped a container", "linger=60; c1 f1 | d1 | r t100 r",
+        "the last poststop counts as come where reconcile has dropped a container",
+        "linger=60; c1 f1 | d1 | r t100 r",
         {"else state.stopped and members == state.members": "else True"},
     ),
     "M19": BrokenRule(
@@ -117,10 +123,12 @@ MUTANTS = {
     ),
     "M20": BrokenRule(
         "a process may be a member of two keys", "rmids=2; c1 c5 c9 p5 B21^9 J21 | p1 | r",
-        {"if container.is_member(member):\n                raise": "if False:\n                raise"},
+        {"if container.is_member(member):\n                raise":
+         "if False:\n                raise"},
     ),
     "M21": BrokenRule(
-        "a call that fails takes out what was in the group before", "j21 F22^21 B23 | J22^23 | d23 | r",
+        "a call that fails takes out what was in the group before",
+        "j21 F22^21 B23 | J22^23 | d23 | r",
         {"if before is not None and before.had_inside(tid, process, present):": "if False:"},
     ),
 }  # fmt: skip

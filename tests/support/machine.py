@@ -81,7 +81,8 @@ def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
     processes, and to the machine's other processes those of a container. `mounts`: shell commands
     that give the process a mount namespace of its own, so that it is none of the host's.
     """
-    words = """exec -a "$0" /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' "$@" """
+    code = "print(flush=True); import signal; signal.pause()"
+    words = f"""exec -a "$0" /usr/bin/python3 -ISc '{code}' "$@" """
     process = (
         f"unshare -m bash -c {shlex.quote(mounts + words)}"
         if mounts
@@ -147,8 +148,11 @@ class ScratchMachine:
         return ["unshare", "-m", "sh", "-c", "\n".join([*lines, *self._mounts, 'exec "$@"']), "sh"]
 
     def run(
-        self, *words: str | Path, before: Sequence[str] = (), **more: Any
-    ) -> subprocess.CompletedProcess[str]:  # noqa: ANN401  subprocess.run's
+        self,
+        *words: str | Path,
+        before: Sequence[str] = (),
+        **more: Any,  # noqa: ANN401
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command there; by default the shipped file, if the first word is no path."""
         command = [*words] if str(words[0]).startswith("/") else [shipped(), *words]
         more = {"stdin": subprocess.DEVNULL, "timeout": DEADLINE, "cwd": "/", **more}

@@ -52,7 +52,8 @@ PROGRAM = """\
 cat >{name}.go <<'END'
 {source}
 END
-chroot "$1" env GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=/build/go CGO_ENABLED=0 GOTELEMETRY=off \\
+chroot "$1" env GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=/build/go CGO_ENABLED=0 \\
+    GOTELEMETRY=off \\
     go build -o /usr/local/bin/{name} /build/{name}.go >log 2>&1 ||
     {{ echo "E: {name} cannot be built: $(tail -n 1 log)" >&2; exit 1; }}
 """

@@ -61,8 +61,13 @@ class Node:
         return self.kernel.spawn(pid, f"0::{cgroup}", born=born, group=path)
 
     def start(
-        self, name: str = ID, pid: int = 7, uid: str | None = UID, cgroup: str = "", **options: Any
-    ) -> Context:  # noqa: ANN401
+        self,
+        name: str = ID,
+        pid: int = 7,
+        uid: str | None = UID,
+        cgroup: str = "",
+        **options: Any,  # noqa: ANN401
+    ) -> Context:
         """createRuntime of a container that begins now, or runs;
         the options may have `bundle` and `pod`, its name.
         """

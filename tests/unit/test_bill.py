@@ -43,8 +43,12 @@ class Billed(Kept):
         self.boot, self.counter = "1", "1"
 
     def run(
-        self, key: str = "web", namespace: str | None = "shop", used: str = "2.5", **more: Any
-    ) -> KeyState:  # noqa: ANN401
+        self,
+        key: str = "web",
+        namespace: str | None = "shop",
+        used: str = "2.5",
+        **more: Any,  # noqa: ANN401
+    ) -> KeyState:
         """A run of a key is on record, and its group shows this."""
         group = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={ENERGY: "1"}, inode=1)
         fields: dict[str, Any] = {

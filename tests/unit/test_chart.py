@@ -110,9 +110,7 @@ def test_kubernetes_takes_it(objects: list[Object]) -> None:
             kubernetes_validate.validate(made, version, strict=True)
 
 
-def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> (
-    None
-):
+def test_it_has_the_programs_version_and_asks_for_the_oldest_kubernetes_that_serves() -> None:
     described = chart.load(chart.CHART / "Chart.yaml")
     assert (described["appVersion"], described["kubeVersion"]) == (__version__, f">={OLDEST}.0-0")
 

@@ -69,7 +69,8 @@ def test_what_is_on_record(node: Node) -> None:
     ]
     assert {name: member.model_dump() for name, member in node.state().members.items()} == {
         ID: {
-            "pid": 7, "starttime": 1234, "group": ROOT_GROUP, "cgroup": f":{cgroup_of()}", "taken_from": None,
+            "pid": 7, "starttime": 1234, "group": ROOT_GROUP, "cgroup": f":{cgroup_of()}",
+            "taken_from": None,
             "name": None,
         }
     }  # fmt: skip

@@ -591,9 +591,7 @@ def test_fleet_bills_by_duckdb_what_the_lines_of_many_nodes_have(by: str, tmp_pa
     assert sum(runs for _, runs, _ in bill) == truth.lines
 
 
-def test_fleet_configures_collectors_of_parts_that_there_are_and_that_read_the_files_of_a_history() -> (
-    None
-):
+def test_fleet_configures_collectors_with_parts_that_exist_and_read_a_history() -> None:
     texts = [
         blocks(page("docs/fleet.md", name))[0]
         for name in ("OpenTelemetry Collector", "Vector", "Fluent Bit")

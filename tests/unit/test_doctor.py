@@ -361,12 +361,14 @@ AILMENTS: dict[str, Change] = {
         f"{INFO}/mon_features", "llc_occupancy"
     ),
     "warning memory traffic: counted in part: this CPU says Unavailable": untracked,
-    f"warning memory traffic: not counted in 1 group without a hardware counter: {RESCTRL}/mon_gr": uncounted,
+    f"warning memory traffic: not counted in 1 group without a hardware counter: {RESCTRL}": (
+        uncounted
+    ),
     "FAIL RMIDs: 8 in use of 8 (7 ours, 1 of others): none left": groups(7),
     f"warning RMIDs: 1 group of ours that no record names: {RESCTRL}/mon_groups/oci-x": groups(
         1, "oci-x"
     ),
-    f"warning RMIDs: 1 group of ours held by processes of no known container: {RESCTRL}/mon_groups/oci-x by pr": held,
+    f"warning RMIDs: 1 group of ours held by processes of no known container: {RESCTRL}": (held),
     "warning RMIDs: 1 group of ours held by processes of no known": recovering,
     f"warning RMIDs: 2 groups of other tools (unknown: 2): {RESCTRL}/mon_groups/theirs0, ": groups(
         2, "theirs"
@@ -398,8 +400,8 @@ AILMENTS: dict[str, Change] = {
     f"FAIL hooks.d: {SYSTEM} is not owned by root, or is writable": lambda _node: os.chown(
         SYSTEM, 1000, 0
     ),
-    f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it: '(?=x)'": refuse(
-        "(?=x)"
+    f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it: '": (
+        refuse("(?=x)")
     ),
     f"FAIL hooks.d: {PODMAN}: its args: 'run' is no verb of a hook: containers fail, or": with_hook(
         args=["x", "run"]
@@ -425,13 +427,15 @@ AILMENTS: dict[str, Change] = {
         node.fs.chmod(LOGS, 0o777)
     ),
     "warning history: the file system of /var/log/resctrl-mon-hook fills: 20 MiB are left": filling,
-    "warning history: /var/log/resctrl-mon-hook/history.jsonl has 150 MiB, and reconcile begins a new file at 64": (
+    "warning history: /var/log/resctrl-mon-hook/history.jsonl has 150 MiB, and reconcile": (
         not_rotated
     ),
     "warning history: /var/log/x is no directory: no": with_hook(
         args=["x", "hook", "--history=/var/log/x/h.jsonl"]
     ),
-    "warning history: /var/log/resctrl-mon-hook is no directory: no history": for_jobs_without_history,
+    "warning history: /var/log/resctrl-mon-hook is no directory: no history": (
+        for_jobs_without_history
+    ),
     f"warning history: {PROGRAM} is no directory: no history": with_hook(
         args=["x", "hook", f"--history={PROGRAM}/h"]
     ),
@@ -448,8 +452,8 @@ AILMENTS: dict[str, Change] = {
         f"{ADMINISTRATOR}/50.json", node.make_json("podman")
     ),
     f"warning hooks.d: {PODMAN}: no timeout: a stuck hook blocks forever": with_hook(timeout=None),
-    f"warning hooks.d: {PODMAN}: timeout 20 is too short: containers fail to start, for the": with_hook(
-        timeout=20
+    f"warning hooks.d: {PODMAN}: timeout 20 is too short: containers fail to start, for": (
+        with_hook(timeout=20)
     ),
     f"warning hooks.d: {PODMAN}: a stage is missing": with_hook(stages=["poststop"]),
     f"warning hooks.d: {PODMAN}: its args: unknown option '--lingr'": with_hook(
@@ -461,25 +465,29 @@ AILMENTS: dict[str, Change] = {
     "FAIL runtimes: Podman reads /else, and not /usr/share": written(
         CONF, "[engine]\nhooks_dir = ['/else']\n"
     ),
-    f"FAIL runtimes: CRI-O reads {SYSTEM}, and not {ADMINISTRATOR}, where our file is": InstalledFiles.copy_to_etc,
+    f"FAIL runtimes: CRI-O reads {SYSTEM}, and not {ADMINISTRATOR}, where our file is": (
+        InstalledFiles.copy_to_etc
+    ),
     f"warning runtimes: unclear which hooks directories Podman reads: {CONF}: not TOML": written(
         CONF, "[engine"
     ),
     "FAIL containerd: /etc/x.json names the hook, but its base_runtime_spec is in": containerd(
         OLD_SPEC, PROGRAM
     ),
-    "FAIL containerd: /etc/containerd/config.toml: NRI's default_validator has reject_oci": containerd(
-        VALIDATOR
+    "FAIL containerd: /etc/containerd/config.toml: NRI's default_validator has reject_o": (
+        containerd(VALIDATOR)
     ),
     "warning containerd: cannot read /etc/containerd/no.toml of": containerd(
         "imports = ['no.toml']\n"
     ),
-    "FAIL records: more containers may be unmonitored: the file system of the run directory is full": full,
+    "FAIL records: more containers may be unmonitored: the file system of the run dir": (full),
     "warning history: not in the history yet: 2 lines for /a: ENOSPC": owed,
     f"warning records: unreadable: {RUN}/groups/x.json: Expecting": lambda node: node.files.write(
         "groups", "x.json", "{"
     ),
-    "warning taken: taken by other tools, which count what they use: 1 container: web in /sys": taken,
+    "warning taken: taken by other tools, which count what they use: 1 container: web in /sys": (
+        taken
+    ),
     "warning failures: not monitored: task_gone: 1 container: web": lambda node: node.files.fail(
         "web", "task_gone"
     ),
@@ -491,11 +499,11 @@ AILMENTS: dict[str, Change] = {
     "warning reconcile: it last ended 301 s ago": lambda node: node.files.reconciled(
         ended_at=system.unix_time() - 301
     ),
-    "warning reconcile: 2 of its actions failed; of keys, cgroups and processes 0 could": reconciled(
-        failed=2
+    "warning reconcile: 2 of its actions failed; of keys, cgroups and processes 0 co": (
+        reconciled(failed=2)
     ),
-    "warning reconcile: 0 of its actions failed; of keys, cgroups and processes 2 could": reconciled(
-        unread=2
+    "warning reconcile: 0 of its actions failed; of keys, cgroups and processes 2 co": (
+        reconciled(unread=2)
     ),
     "warning watch: it last wrote its": lambda node: node.files.watched(
         alive_at=system.unix_time() - 1000
@@ -715,8 +723,8 @@ def test_a_run_directory_that_is_a_file_or_a_link_is_one_failure_with_the_comman
         make()
         (finding,) = installed.problems()
         assert (
-            finding.found
-            == f"cannot check: the run directory {RUN} cannot be used: {RUN} is {what}, not a directory"
+            finding.found == f"cannot check: the run directory {RUN} cannot be used: "
+            f"{RUN} is {what}, not a directory"
         )
         assert re.findall("`([^`]+)`", finding.remedy) == [f"mv {RUN} {RUN}.moved"]
         os.unlink(RUN)

@@ -87,7 +87,8 @@ def test_the_line_of_a_container(node: Node) -> None:
         "version": 1, "node": "n1", "written": "1970-01-12T13:46:52.344999Z",
         "kind": "container", "key": ID, "namespace": None, "pod": None, "labels": {},
         "containers": [{"id": ID, "name": "job-17"}], "more_containers": 0,
-        "begin": "1970-01-12T13:46:40Z", "end": "1970-01-12T13:46:52Z", "seconds": 12.345, "runs": 1,
+        "begin": "1970-01-12T13:46:40Z", "end": "1970-01-12T13:46:52Z", "seconds": 12.345,
+        "runs": 1,
         "use": {"core_energy": 12.5}, "unknown": [], "late_cpu_seconds": 0.0, "reason": None,
     }  # fmt: skip
 
@@ -127,7 +128,7 @@ def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
 
 
 @pytest.mark.parametrize("comes_in", [None, "waits", "is refused"])
-def test_use_of_a_container_that_joins_and_leaves_beside_a_start_that_waits_or_fails_is_in_the_history(
+def test_use_of_a_container_beside_a_start_that_waits_or_fails_is_in_the_history(
     node: Node, comes_in: str | None
 ) -> None:
     """The first one had made the group, and could not be put in: another tool has moved it,

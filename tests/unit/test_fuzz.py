@@ -126,7 +126,9 @@ CONTAINER = "c1"
 FIELDS = ["S", *["0"] * 16, "1", "0", "100", *["0"] * 30]
 PROCESS = {
     "stat": f"4711 (runc:[2:INIT]) {' '.join(FIELDS)}\n".encode(),
-    "cgroup": f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/crio-{'a' * 64}.scope\n".encode(),
+    "cgroup": (
+        f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/crio-{'a' * 64}.scope\n"
+    ).encode(),
     "cpu_resctrl_groups": b"res:/\nmon:\n",
     "uid_map": b"         0          0 4294967295\n",
 }
@@ -154,7 +156,8 @@ DOCUMENTS: dict[str, Any] = {
     KEY: {**RECORD, "groups": [BEGUN], "created_at": "2026-01-02T03:04:05Z"},
     MEMBER: INDEX,
     UNMONITORED: {
-        "container": CONTAINER, "stage": "createRuntime", "reason": "no_rmids", "problem": "none is left", "key": UID,
+        "container": CONTAINER, "stage": "createRuntime", "reason": "no_rmids",
+        "problem": "none is left", "key": UID,
     },
 }  # fmt: skip
 KNOWN = {

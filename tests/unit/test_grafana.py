@@ -87,9 +87,7 @@ def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
             assert asked["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
-def test_expressions_have_variables_that_there_are_and_the_choices_are_labels_that_there_are() -> (
-    None
-):
+def test_expressions_have_variables_and_choices_that_exist() -> None:
     for expression in EXPRESSIONS + QUERIES:
         assert set(re.findall(r"\$(\w+)", expression)) <= set(VARIABLES) | BUILT_IN
     for query in QUERIES:
@@ -98,9 +96,7 @@ def test_expressions_have_variables_that_there_are_and_the_choices_are_labels_th
         assert {*re.findall(r"label_values\(.*, (\w+)\)", query)} <= has | ADDED_BY_PROMETHEUS
 
 
-def test_one_job_is_shown_so_that_a_node_that_is_scraped_twice_counts_once_and_twenty_pods_at_most() -> (
-    None
-):
+def test_a_node_that_is_scraped_twice_counts_once_and_at_most_twenty_pods_are_shown() -> None:
     assert (VARIABLES["job"]["multi"], VARIABLES["job"]["includeAll"]) == (False, False)
     assert list(VARIABLES).index("job") < list(VARIABLES).index("instance")
     for expression in [*EXPRESSIONS, *QUERIES[1:]]:

@@ -909,9 +909,7 @@ ODD = [
 ]
 
 
-def test_a_job_is_taken_as_it_is_only_if_the_model_leaves_it_so_and_what_hooks_write_always_is() -> (
-    None
-):
+def test_a_job_is_taken_as_it_is_only_if_the_model_leaves_it_so() -> None:
     written = make(1, use={"core_energy": 2.5})
     assert lines.is_usual(written)
     for name, value in product([*written, "more"], ODD):

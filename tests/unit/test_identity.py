@@ -307,8 +307,11 @@ def test_the_pod_is_described_by_the_source_that_its_uid_is_from(
 
 
 def wanted(
-    annotations: Said, of: str | None = None, container: str | None = None, **options: Any
-) -> bool:  # noqa: ANN401
+    annotations: Said,
+    of: str | None = None,
+    container: str | None = None,
+    **options: Any,  # noqa: ANN401
+) -> bool:
     """Whether a container of a pod in the namespace `of` is wanted."""
     pod = identity.Pod(UID, (of, "pod", container))
     return identity.is_wanted(Options(**options), annotations, pod)

@@ -83,9 +83,7 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(shipped: byt
     assert [at(path).stat().st_ino for path in files()] == before
 
 
-def test_reconcile_gets_the_options_of_the_json_and_a_wrong_one_is_refused_before_each_container_complains() -> (
-    None
-):
+def test_reconcile_gets_the_options_of_the_json_and_a_wrong_one_is_refused_first() -> None:
     assert node("--monitor=opt-in").options == [OURS, "--linger=600", "--monitor=opt-in"]
     assert node("--linger=5").options == [OURS, "--linger=5"]
     with pytest.raises(Refused, match="unknown option '--lingr'"):

@@ -118,7 +118,7 @@ def test_a_state_that_cannot_be_read_is_an_error_in_a_line(
     assert capsys.readouterr().err.startswith(f"{directory}: ")
 
 
-def test_reconcile_adopts_only_with_the_directory_for_it_and_forgets_the_bundles_of_ended_containers(
+def test_reconcile_adopts_only_with_its_directory_and_forgets_bundles_of_the_ended(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     as_runc(directory, SYSTEMD)

@@ -172,7 +172,7 @@ def test_a_container_that_its_cgroup_freezes_is_called_frozen(
     assert explain(mover.problem or OSError()).hint.startswith(hint)
 
 
-def test_movers_are_stepped_in_turn_for_what_is_left_of_each_ones_time_and_one_that_fails_ends_alone(
+def test_movers_are_stepped_in_turn_for_the_rest_of_their_time_and_fail_alone(
     chain: Chain,
 ) -> None:
     chain.kernel.die(1000)
@@ -266,7 +266,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, chain: Chain, seconds: float) -> 
     monkeypatch.setattr(Resctrl, "put", slow)
 
 
-def test_what_another_tool_takes_while_it_is_chased_stays_there_on_a_kernel_that_does_not_show_groups(
+def test_what_another_tool_takes_stays_there_on_a_kernel_that_does_not_show_groups(
     chain: Chain,
 ) -> None:
     chain.kernel.shows_groups = False

@@ -151,7 +151,10 @@ def test_a_kernel_that_does_not_tell_of_groups(
 
 
 V2 = "0::/kubepods.slice/crio-1.scope\n"
-V1 = "12:cpu,cpuacct:/kubepods/pod1/c1\n3:memory:/kubepods/pod1/c1\n1:name=systemd:/kubepods/pod1/c1\n"
+V1 = """12:cpu,cpuacct:/kubepods/pod1/c1
+3:memory:/kubepods/pod1/c1
+1:name=systemd:/kubepods/pod1/c1
+"""
 
 
 @pytest.mark.parametrize(

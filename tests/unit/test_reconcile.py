@@ -181,8 +181,11 @@ def test_groups_are_read_again_for_a_remade_group_only_if_its_process_has_moved_
     monitor, read_groups, readings = acting._monitor, move.read_groups, []
 
     def move_and_monitor(
-        survey: Survey, container: Container, *others: Any, **options: Any
-    ) -> bool | Mover:  # noqa: ANN401
+        survey: Survey,
+        container: Container,
+        *others: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
+    ) -> bool | Mover:
         if moves and container.id == OTHER:
             node.kernel.put(gold, b"8")
         return monitor(survey, container, *others, **options)
@@ -408,7 +411,7 @@ def test_a_thread_that_another_tool_takes_and_gives_up_again_and_again_is_counte
 
 
 @pytest.mark.parametrize("has_left", [False, True])
-def test_a_thread_older_than_the_last_look_counts_no_more_than_the_time_since_if_that_look_left_some_outside(
+def test_a_thread_older_than_a_look_that_left_some_outside_counts_the_time_since_it(
     node: Node, has_left: bool
 ) -> None:
     node.start()
@@ -1091,7 +1094,7 @@ def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_moni
 
 
 @pytest.mark.parametrize("times", [1, 100])
-def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass_and_a_failure_if_more_comes_after_the_last(
+def test_what_comes_in_during_a_run_is_adopted_next_and_after_the_last_pass_a_failure(
     node: Node, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Also if the plan has the same words as before:

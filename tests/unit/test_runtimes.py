@@ -88,8 +88,11 @@ class NodeWithRuntimes:
         return [line.split()[-1] for line in lines]
 
     def list_states(
-        self, *paths: str, roots: tuple[Path, ...] = (), **how: Any
-    ) -> tuple[list[Any], list[str]]:  # noqa: ANN401
+        self,
+        *paths: str,
+        roots: tuple[Path, ...] = (),
+        **how: Any,  # noqa: ANN401
+    ) -> tuple[list[Any], list[str]]:
         """The states of live containers by these programs and root
         directories, and the problems.
         """

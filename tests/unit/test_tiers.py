@@ -190,7 +190,8 @@ SHOW = "from tests.support.hook import shipped; print(shipped().name)"
 
 @pytest.mark.parametrize("name", ["pyz", pytest.param("native", marks=pytest.mark.form("native"))])
 def test_form(name: str) -> None:
-    shown = subprocess.run([sys.executable, "-c", SHOW], check=True, capture_output=True, text=True).stdout.strip()
+    command = [sys.executable, "-c", SHOW]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     assert shown.endswith("pyz") == (name == "pyz")
 """
 

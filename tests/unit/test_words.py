@@ -161,7 +161,8 @@ from hook.errors import HookError, Reason
 from hook.models import Failure
 codecs.unregister(encodings.search_function)
 odd = "a\\n\\0\\x7f\\xe9\\u20ac\\u2028\\ud800\\udcff\\U0001f600" * 300
-errors = [OSError(13, odd, b"/\\xff\\n"), OSError(28, odd, odd), OSError(), ValueError(odd), KeyError(odd)]
+errors = [OSError(13, odd, b"/\\xff\\n"), OSError(28, odd, odd), OSError()]
+errors += [ValueError(odd), KeyError(odd)]
 for broken in (lambda: b"\\xff".decode(), lambda: odd.encode(), lambda: odd.encode("ascii")):
     try:
         broken()
@@ -180,7 +181,8 @@ def list_failures(reason, error):
     for kind, problem in words.PROBLEMS.items():
         texts = problem + words._HINTS.get(kind, "")
         fields = [field for _, field, form, _ in string.Formatter().parse(texts) if field]
-        facts = {field: 7 if field in ("mode", "owner", "number", "pid") else odd for field in fields}
+        numbers = ("mode", "owner", "number", "pid")
+        facts = {field: 7 if field in numbers else odd for field in fields}
         if isinstance(error, OSError):
             for operation in words._OPERATIONS:
                 more = {"operation": operation, "path": odd, "pid": 7, "kernel": odd}
@@ -191,7 +193,8 @@ for reason in (value for name, value in vars(Reason).items() if name.isupper()):
         for failure in list_failures(reason, error):
             record = formats.dumps(report.make_failure(failure, "hook", "c1", is_monitored=True))
             line = words.printable(str(words.explain(failure)))
-            assert record.isascii() and record.isprintable() and line.isascii() and line.isprintable(), line
+            assert record.isascii() and record.isprintable(), record
+            assert line.isascii() and line.isprintable(), line
 report.write_line(odd, to_syslog=False)
 print("each")
 """
