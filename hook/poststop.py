@@ -41,11 +41,8 @@ def poststop(context: Context, container: str) -> None:
         member = members.get(container)
         if member is not None and not _is_meant(context, container, member):
             return
-        leaving = (
-            []
-            if member is not None and system.is_dead(member.pid, member.starttime) is False
-            else [container]
-        )
+        lives = member is not None and system.is_dead(member.pid, member.starttime) is False
+        leaving = [] if lives else [container]
         for other, displaced in members.items():
             if other.startswith(container + "@") and system.is_dead(
                 displaced.pid, displaced.starttime

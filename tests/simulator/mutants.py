@@ -78,8 +78,7 @@ MUTANTS = {
     ),
     "M10": BrokenRule(
         "poststop takes out a member that lives", "c1 d1 | c1 | l1",
-        {"leaving = [] if member is not None and system.is_dead(":
-         "leaving = [] if False and system.is_dead("},
+        {"leaving = [] if lives else [container]": "leaving = [container]"},
     ),
     "M11": BrokenRule(
         "what a key used before it came back counts again", "history=1; c1 | p1 c2 p2 | r",
