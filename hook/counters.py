@@ -170,11 +170,8 @@ def measure_directory(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[i
             uses[counter] = compute_use(counter, first, (group.last or {}).get(counter)) or 0, False
         else:
             use = compute_use(counter, first, text)
-            restarted = (
-                parse_number(text)
-                if counter.endswith(_TRAFFIC) and parse_number(first) is not None
-                else None
-            )
+            is_counted = counter.endswith(_TRAFFIC) and parse_number(first) is not None
+            restarted = parse_number(text) if is_counted else None
             uses[counter] = use if use is not None else restarted, use is not None
     return uses
 

@@ -163,11 +163,8 @@ def normalize_uid(text: str) -> str | None:
     lower = text.lower()
     digits = lower.replace("-", "")
     canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    return (
-        None
-        if len(digits) != 32 or not names.is_hex(digits) or lower not in (canonical, digits)
-        else canonical
-    )
+    is_uid = len(digits) == 32 and names.is_hex(digits) and lower in (canonical, digits)
+    return canonical if is_uid else None
 
 
 def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) -> Key:

@@ -20,11 +20,9 @@ def make_line(
     """Make the line of a key whose last groups have ended;
     of one without a member in any group there is none.
     """
-    return (
-        [formats.dumps(_describe_run(state, ended, boottime, unix, node))]
-        if _had_member(state, ended)
-        else []
-    )
+    if not _had_member(state, ended):
+        return []
+    return [formats.dumps(_describe_run(state, ended, boottime, unix, node))]
 
 
 def format_written(unix: float) -> str:
@@ -46,12 +44,9 @@ def _had_member(state: KeyState, ended: list[MonGroup]) -> bool:
 
 def _find_begin(state: KeyState) -> tuple[str, float | None]:
     """Return when the run of a key began, by both clocks."""
-    returned = state.returned
-    return (
-        (returned.at, returned.boottime)
-        if returned is not None
-        else (state.created_at, state.created_boottime)
-    )
+    if state.returned is not None:
+        return state.returned.at, state.returned.boottime
+    return state.created_at, state.created_boottime
 
 
 def name_run(state: KeyState) -> str:

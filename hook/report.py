@@ -137,13 +137,10 @@ def _write_line_about(call: Call, run: RunDir | None, error: HookError) -> None:
     pod = call.container.pod if call.container is not None else None
     # A pod's author has a container of another ID with each restart,
     # and an invalid state has no name at all.
-    key = (
-        pod.uid
-        if pod is not None and pod.uid
-        else UNNAMED
-        if call.name.startswith(UNNAMED)
-        else call.name
-    )
+    if pod is not None and pod.uid:
+        key = pod.uid
+    else:
+        key = UNNAMED if call.name.startswith(UNNAMED) else call.name
     name = who(call.name, *((pod.namespace, pod.name, pod.container) if pod is not None else ()))
     write_line(
         f"{call.stage} {name}: {error.reason}: {explain(error)}", to_syslog=may_log(run, error, key)

@@ -167,9 +167,8 @@ def _read_rules(run_dir: str) -> tuple[list[Options], str]:
         if hooksd.find_our_hooks(system.try_call(hooksd.read_hooks, path) or {})
     )
     text = formats.dumps([[file for file, _ in ours], specs]).encode()
-    return [options for _, options in ours], hashlib.sha256(text).hexdigest()[
-        :16
-    ] if ours or specs else ""
+    digest = hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
+    return [options for _, options in ours], digest
 
 
 def _ask_runtimes(

@@ -437,13 +437,10 @@ def _identify(key: SeenKey) -> Labels:
     Otherwise Prometheus would add those of the pod in which the exporter runs.
     """
     labels = read_metric_labels(key.state)
-    kind = (
-        "uid"
-        if key.state.kind == "pod"
-        else f"{key.state.kind}_id"
-        if labels.get("namespace")
-        else "key"
-    )
+    if key.state.kind == "pod":
+        kind = "uid"
+    else:
+        kind = f"{key.state.kind}_id" if labels.get("namespace") else "key"
     return (
         *((name, printable(labels.get(name, ""))) for name in ("namespace", "pod", "container")),
         (kind, key.state.key),
