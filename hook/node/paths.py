@@ -15,7 +15,7 @@ OPTIONS = ("resctrl_root", "run_dir", "group_prefix")
 JOBS_MARK = f"# Made by `{NAME} install --for=jobs`: no hooks.d file is wanted"
 OWNER_FILE = f"{NAME}.owner"
 USR = "/usr"
-# The default of `history`, and in the hooks.d file for Podman.
+# The default of `history`, and in the hooks.d files.
 HISTORY = "/var/log/resctrl-mon-hook/history.jsonl"
 STUB = b"#!/bin/true\n"
 """What a removal leaves at the program's path, until the next boot:

@@ -11,6 +11,7 @@ import json
 import shutil
 from pathlib import Path
 
+from hook.node.paths import HISTORY
 from tests.containerd.node import RUNTIMES, Containerd
 from tests.support import newest
 from tests.support.containers import ALWAYS, REPOSITORY, STAGES
@@ -66,6 +67,9 @@ class Injecting(Containerd):
     def hook(self, *words: str) -> None:
         super().hook(PROGRAM, *words)
 
+    def history(self) -> Path:
+        return self._root.at(HISTORY)
+
     def _configure(self) -> None:
         run_dir, work = self._machine.run_dir, self._machine.run_dir.with_name("root")
         for path in (run_dir, work):
@@ -89,6 +93,7 @@ class Injecting(Containerd):
         program.parent.mkdir(parents=True)
         shutil.copy(shipped(), program)
         shutil.copytree(REPOSITORY / "oci-hooks", hooks_d)
+        self.history().parent.mkdir(mode=0o750)
         hook = {"path": str(self.watch.program), "args": ["watch"], "timeout": 60}
         watch = {"version": "1.0.0", "hook": hook, "when": ALWAYS, "stages": STAGES}
         (hooks_d / "99-watch.json").write_text(json.dumps(watch))

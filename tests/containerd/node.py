@@ -159,6 +159,10 @@ class Containerd:
         )
         assert (done.returncode, done.stderr) == (0, "")
 
+    def history(self) -> Path:
+        """Return where the host sees the file of the history."""
+        return self.base / "history.jsonl"
+
     def _write_configuration(
         self, text: str, table: str, runtimes: dict[str, str], name: str = "config.toml"
     ) -> None:
@@ -303,7 +307,11 @@ class OfBaseSpec(Containerd):
         return Path(program)
 
     def hook(self, *words: str) -> None:
-        super().hook(str(shipped()), *words, *self._options)
+        super().hook(str(shipped()), *words, *self._hook_options())
+
+    def _hook_options(self) -> list[str]:
+        # The usual place is this machine's own.
+        return [*self._options, f"--history={self.history()}"]
 
     def hooks_of(self, printed: Hooks) -> dict[str, Hooks]:
         """The hooks of each runtime's base_runtime_spec, by its name; `printed`:
@@ -320,7 +328,12 @@ class OfBaseSpec(Containerd):
         shutil.copy(shipped(), program)
         make_spec = [*self.enter(), "ctr", "oci", "spec"]
         plain = subprocess.run(make_spec, check=True, capture_output=True, timeout=DEADLINE).stdout
-        command = [str(program), "base-runtime-spec", f"--prefix={self.base}", *self._options]
+        command = [
+            str(program),
+            "base-runtime-spec",
+            f"--prefix={self.base}",
+            *self._hook_options(),
+        ]
         printed = subprocess.run(
             command, input=plain, check=True, capture_output=True, timeout=DEADLINE
         ).stdout
@@ -360,6 +373,10 @@ class ContainerdNode(Observed):
         """It was put into its pod's group before its first instruction."""
         comm = COMM[self.runtime.partition("-")[0]]
         self.assert_placed_before_exec(container.init(), f"oci-{UID}", container.gate.command, comm)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the lines of the history."""
+        return [*map(json.loads, self.containerd.history().read_text().splitlines())]
 
     def reconcile(self) -> None:
         self.containerd.hook("reconcile", "--linger=60", "--snapshot-ttl=0")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,9 @@ def test_pod_from_its_init_container_to_its_end(node: ContainerdNode) -> None:
     assert node.history(GROUP).count("mkdir") == 1
     assert rmid
     node.assert_clean()
+    (line,) = node.lines()
+    named = [line[name] for name in ("node", "key", "namespace", "pod", "runs")]
+    assert named == [os.uname().nodename, UID, "default", "pod", 2]
 
 
 def test_containerd_is_killed_and_comes_back(node: ContainerdNode) -> None:

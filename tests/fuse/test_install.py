@@ -127,8 +127,7 @@ def test_options_reach_the_hooks_and_the_tools_read_them_there(node: ScratchMach
     ]
     done(node, "install", "--for=both", "--adopt", *words)
     for path, target in ((KUBERNETES, "kubernetes"), (PODMAN, "podman")):
-        history = [HISTORY] if target == "podman" else []
-        args = ["resctrl-mon-hook", "hook", f"--containers={target}", *history, *expected]
+        args = ["resctrl-mon-hook", "hook", f"--containers={target}", HISTORY, *expected]
         assert hook_of(node, path)["args"] == args
     assert f"ExecStart={LINK} reconcile --adopt\n" in node.written()[f"{UNITS}.service"]
     assert done(node, "install", "--for=podman")[0] == f"remove {KUBERNETES}"

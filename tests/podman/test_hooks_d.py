@@ -17,18 +17,18 @@ SHIPPED = sorted((REPOSITORY / "oci-hooks").glob("*.json"))
 
 
 def install_shipped(node: PodmanNode) -> None:
-    """The shipped files in place of the lab's own, pointed at this node;
-    the groups' names tell which of them fired.
+    """Put the shipped files in place of the lab's own, pointed at this node,
+    and not at this machine's history.
+
+    The groups' names tell which of them fired.
     """
     for path in node.lab.hooks_dir.glob("10-*"):
         path.unlink()
     for path in SHIPPED:
         content = json.loads(path.read_text())
         content["hook"]["path"] = str(node.lab.hook)
-        content["hook"]["args"] += [
-            *node.directories,
-            f"--group-prefix={path.stem.rpartition('-')[2]}-",
-        ]
+        places = [*node.directories, f"--history={node.lab.base}/history.jsonl"]
+        content["hook"]["args"] += [*places, f"--group-prefix={path.stem.rpartition('-')[2]}-"]
         (node.lab.hooks_dir / path.name).write_text(json.dumps(content))
 
 
@@ -44,6 +44,8 @@ def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(
     gate.open()
     node.lab.watch.wait("poststop", container)
     node.assert_clean()
+    (line,) = (node.lab.base / "history.jsonl").read_text().splitlines()
+    assert json.loads(line)["key"] == container
 
 
 def test_shipped_files_leave_build_steps_alone(node: PodmanNode) -> None:

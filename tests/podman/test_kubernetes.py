@@ -39,6 +39,7 @@ PROGRAMS = [
 ]
 """This machine's Python for the image: there may be no registry."""
 KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
+NODE, OF_NODE = "n1.example", {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 absent = "" if NATIVE.is_file() else f"no {NATIVE}: run `python3 build.py native`"
 reason = missing() or helm.missing() or absent
@@ -56,9 +57,12 @@ class Host:
         self.program = self.prefix / "libexec/oci/hooks.d/resctrl-mon-hook.pyz"
         self.json = lab.hooks_dir / "10-resctrl-mon-hook-kubernetes.json"
         # Podman stands for the kubelet's runtime, whose containers the file is meant for
-        self.options = [f"--run-dir={self.run_dir}", "--containers=all"]
+        self.log = directory / "log"
+        history = f"--history={self.log}/history.jsonl"  # the usual place is this machine's own
+        self.options = [f"--run-dir={self.run_dir}", "--containers=all", history]
         self.program.parent.mkdir(parents=True)  # as the volumes' DirectoryOrCreate does
         self.run_dir.mkdir()
+        self.log.mkdir()
         self.node = directory / "node"  # the pod's emptyDir
         self.node.mkdir()
         self.boot = directory / "tmpfiles.d"
@@ -82,7 +86,11 @@ class Host:
             "adopt": adopt,
         }
         model = {"testing": {"resctrlRoot": str(self.resctrl.root)}}
-        values |= {**model, "image": {"repository": IMAGE, "tag": "latest"}}
+        values |= {
+            **model,
+            "history": {"stdout": True},
+            "image": {"repository": IMAGE, "tag": "latest"},
+        }
         # The chart refuses other directories of resctrl's and the hook's,
         # and places that a boot empties, where scratch directories lie.
         text = json.dumps(chart.render(values, "--skip-schema-validation"))
@@ -114,8 +122,10 @@ class Host:
             if "hostPath" in volume
         }
         elsewhere = {"run": str(self.run_dir)}  # named by the options, too
+        if name != "history":  # which has no options
+            elsewhere["history"] = str(self.log)
         scratch = {"tmpfiles": str(self.boot), "node": str(self.node), "adopt": str(self.node)}
-        scratch["plan"] = str(self.plan)
+        scratch |= {"plan": str(self.plan), "history": str(self.log)}
         mounts = []
         for mount in container["volumeMounts"]:
             source = {**volumes, **elsewhere, **scratch}[mount["name"]]
@@ -146,6 +156,11 @@ class Host:
                 else []
             ),
             *(["--pid=host"] if pod.get("hostPID") else []),
+            *(
+                f"--env={part['name']}={NODE}"
+                for part in container.get("env", [])
+                if part.get("valueFrom") == OF_NODE
+            ),
             *(f"--env={key}={value}" for key, value in (env or {}).items()),
             *mounts,
             *PROGRAMS,
@@ -363,6 +378,16 @@ def test_adopt_brings_in_what_started_without_the_hook_and_no_runtime_of_the_nod
         line_with(process, f"adopt {host.lab.container_id('before')[:12]}")
         assert host.lab.podman("exec", "reconcile", "ls", "/usr/sbin").stdout == ""
     assert host.groups()[f"oci-{host.lab.container_id('before')}"] == [host.lab.init("before").pid]
+
+
+def test_what_ends_has_a_line_with_the_nodes_name_which_history_prints(host: Host) -> None:
+    host.install("--linger=0")
+    with host.running("history") as process:
+        gate = host.workload("billed")
+        container = host.lab.container_id("billed")
+        gate.open()
+        line = json.loads(line_with(process, container))
+    assert (line["node"], line["key"], line["reason"]) == (NODE, container, None)
 
 
 def test_reconcile_refuses_a_cgroup_namespace_of_its_own(host: Host) -> None:

@@ -19,6 +19,7 @@ from hook.cli.command_line import parse_command
 from hook.cli.verbs import parse_address
 from hook.entry import parse as parse_options
 from hook.models import Options
+from hook.node import paths
 from tests.support import chart
 from tests.support.chart import Object, render
 
@@ -39,11 +40,13 @@ EVERYTHING: Object = {
     "podAnnotations": {"a": "b"},
     "watch": True,
     "view": {"enabled": True},
+    "history": {"stdout": True},
     "priorityClassName": "",
 }
 RECONCILES = {"reconcile", "remove-program"}
 KEPT = {"DAC_OVERRIDE"}
 OF_WATCH = {"NET_ADMIN"}
+LOG_DIR = paths.HISTORY.rpartition("/")[0]
 DROPPED_AT_ONCE = {"SETPCAP", "SYS_ADMIN", "SYS_PTRACE"}
 
 
@@ -202,7 +205,7 @@ GOOD += [
     "--snapshot-ttl=604800",
     "--lock-timeout=0.5",
 ]
-GOOD += ["--rmid-wait=60", "--namespace=shop", "--strict"]
+GOOD += ["--rmid-wait=60", "--namespace=shop", "--strict", "--history="]
 BAD = [
     "--key=pod",
     "--containers=none",
@@ -219,12 +222,12 @@ BAD += [
     "--linger=86401",
 ]
 BAD += ["--snapshot-ttl=604801", "--lock-timeout=61", "--rmid-wait=60.5", "--rmid-wait=x"]
-OF_MOUNTS = ("resctrl_root", "run_dir", "history")
-"""The options that name directories, which the chart mounts."""
+THE_CHARTS = ("resctrl_root", "run_dir", "history", "node")
+"""The options that name directories, which the chart mounts, and the node."""
 
 
 def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -> None:
-    names = Options.model_fields.keys() - OF_MOUNTS
+    names = Options.model_fields.keys() - THE_CHARTS
     options = [
         f"--{name.replace('_', '-')}{'' if name == 'strict' else '=x'}" for name in sorted(names)
     ]
@@ -237,7 +240,7 @@ def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -
     ]
     for values in (chart.load(chart.VALUES), *fine):
         schema(values)
-    wrong: list[Object] = [{"options": [f"--{name.replace('_', '-')}=x"]} for name in OF_MOUNTS]
+    wrong: list[Object] = [{"options": [f"--{name.replace('_', '-')}=x"]} for name in THE_CHARTS]
     wrong += [
         {"options": ["--linger 60"]},
         {"options": ["--lingr=60"]},
@@ -367,6 +370,7 @@ WRONG: dict[str, list[Object]] = {
         for path in (
             "/sys/fs/resctrl",
             "/run/resctrl-mon-hook/model",
+            "/var/log/resctrl-mon-hook/model",
             "/node/model",
             "/host/usr/x",
             "/dev/shm/x",
@@ -378,6 +382,7 @@ WRONG: dict[str, list[Object]] = {
     "metrics.prometheusRule.enabled": [{"metrics": {**OFF, "prometheusRule": ON}}],
     "metrics.created": [{"metrics": {**OFF, "created": True}}],
     "test.everyNode": [{"metrics": OFF, "test": {"everyNode": True}}],
+    "history.stdout": [{"history": {"stdout": True}, "options": ["--linger=600", "--history="]}],
     "resources.limits.memory": [{"resources": {"limits": None}}],
     "options": [
         {"options": ["--history=/x"]},
@@ -567,16 +572,17 @@ def test_what_can_be_written_to(defaults: list[Object]) -> None:
     """The places are those that the hook-injector sees as upstream deploys it."""
     programs, hooks = "/host/usr/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
     boot = "/host/etc/tmpfiles.d"
+    kept = {Options().run_dir, LOG_DIR}
     assert {name: writable(defaults, name) for name in containers(defaults)} == {
         "check": {"/node"},
         "install": {programs, hooks, boot, "/node"},
         "remove-json": {hooks},
-        "reconcile": {Options().run_dir},
-        "remove-program": {Options().run_dir, programs, boot},
+        "reconcile": kept,
+        "remove-program": {*kept, programs, boot},
         "uninstall": set(),
         "test": set(),
         "load": set(),
-        "metrics": set(),
+        "metrics": {LOG_DIR},
     }
 
 
@@ -587,7 +593,7 @@ def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(
         volume for pod in pods(objects) for volume in pod.get("volumes", []) if "hostPath" in volume
     ]
     made = {path["name"] for path in paths if path["hostPath"].get("type") == "DirectoryOrCreate"}
-    assert made == {"programs", "hooks", "run", "tmpfiles"}
+    assert made == {"programs", "hooks", "run", "history", "tmpfiles"}
     assert not [path for path in paths if path["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
 
 
@@ -599,8 +605,10 @@ def test_reconcile_alone_gets_the_labels_to_add_up_by(
         for objects in (defaults, render({"sumLabels": ["user", "cost_center"]}))
     )
     assert {name for name in after if after[name] != before[name]} == {"reconcile"}
-    for variable in after["reconcile"]["env"]:
-        monkeypatch.setenv(variable["name"], variable["value"])
+    (labels,) = (
+        variable for variable in after["reconcile"]["env"] if variable["name"] == "SUM_LABELS"
+    )
+    monkeypatch.setenv(labels["name"], labels["value"])
     given, _ = parse_command("reconcile", node.list_sums())
     assert given.sum_label == ["user", "cost_center"]
 
@@ -665,9 +673,10 @@ def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themsel
     for job in jobs:
         (container,) = job["spec"]["template"]["spec"]["containers"]
         path = f"metadata.annotations['{cluster.SINCE}']"
-        assert container["env"] == [
-            {"name": "REMOVED_AT", "valueFrom": {"fieldRef": {"fieldPath": path}}}
-        ]
+        (removed_at,) = (
+            variable for variable in container["env"] if variable["name"] == "REMOVED_AT"
+        )
+        assert removed_at["valueFrom"] == {"fieldRef": {"fieldPath": path}}
 
 
 # --- Metrics
@@ -706,7 +715,42 @@ def test_view_writes_into_the_run_directory_alone_and_is_off_unless_it_is_enable
     assert "view" not in containers(defaults)
     viewing = render({"view": {"enabled": True}})
     assert writable(viewing, "view") == {Options().run_dir}
-    assert set(mounts(containers(viewing)["view"])) == set(mounts(containers(viewing)["metrics"]))
+    assert set(mounts(containers(viewing)["view"])) == set(
+        mounts(containers(viewing)["metrics"])
+    ) - {LOG_DIR}
+
+
+# --- The history
+
+
+def test_what_writes_a_line_has_the_nodes_name_and_the_historys_directory(
+    objects: list[Object],
+) -> None:
+    """The hook's JSON has the name from `install`; its directory is the host's."""
+    name = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    by_name = containers(objects)
+    writes = RECONCILES | ({"watch"} & by_name.keys())
+    assert {
+        each for each, container in by_name.items() if name in container.get("env", [])
+    } == writes | {"install"}
+    assert {each for each in by_name if LOG_DIR in writable(objects, each)} == writes | {"metrics"}
+    directories = [
+        volume
+        for pod in pods(objects)
+        for volume in pod.get("volumes", [])
+        if volume["name"] == "history"
+    ]
+    assert {volume["hostPath"]["path"] for volume in directories} == {LOG_DIR}
+
+
+def test_history_on_stdout_sees_the_historys_directory_alone_and_is_off_unless_it_is_asked_for(
+    defaults: list[Object],
+) -> None:
+    assert "history" not in containers(defaults)
+    printing = containers(render({"history": {"stdout": True}}))["history"]
+    assert mounts(printing) == {
+        LOG_DIR: {"name": "history", "mountPath": LOG_DIR, "readOnly": True}
+    }
 
 
 def test_the_chart_has_no_link() -> None:

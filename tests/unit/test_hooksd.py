@@ -256,11 +256,16 @@ def test_no_file_that_calls_the_hook_gives_no_options(fs: FakeFilesystem) -> Non
 
 
 def test_options_of_the_shipped_files_serve_both_runtimes(fs: FakeFilesystem) -> None:
-    """Kubernetes' groups linger, Podman's have a history;
-    --containers and --strict are for hooks.
-    """
-    put(fs, f"{FIRST}/{KUBERNETES}", "--containers=kubernetes", "--linger=600", "--strict")
-    assert options() == ({"linger": 600}, "")
+    """Kubernetes' groups linger, both have a history; --containers and --strict are for hooks."""
+    put(
+        fs,
+        f"{FIRST}/{KUBERNETES}",
+        "--containers=kubernetes",
+        "--linger=600",
+        f"--history={LOG}",
+        "--strict",
+    )
+    assert options() == ({"linger": 600, "history": LOG}, "")
     put(fs, f"{FIRST}/{PODMAN}", "--containers=podman", f"--history={LOG}")
     assert options() == ({"linger": 600, "history": LOG}, "")
 

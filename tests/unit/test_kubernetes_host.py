@@ -21,12 +21,14 @@ from hook.node.programs import Exit
 from hook.reconcile.run import Remains
 
 import host
+import node as image
 
 PREFIX, HOOKS_DIR = "/usr", "/usr/share/containers/oci/hooks.d"
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 OWNER = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
 JSON = f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json"
 OURS = "--containers=kubernetes"
+HISTORY = "--history=/var/log/resctrl-mon-hook/history.jsonl"
 RESCTRL = "/sys/fs/resctrl"
 
 
@@ -75,7 +77,7 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(shipped: byt
     assert file is not None
     assert (file.hook.path, file.hook.args) == (
         PROGRAM,
-        ["resctrl-mon-hook", "hook", OURS, "--linger=5"],
+        ["resctrl-mon-hook", "hook", OURS, HISTORY, "--linger=5"],
     )
     assert node("--linger=5").is_installed()
     before = [at(path).stat().st_ino for path in files()]
@@ -84,10 +86,32 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(shipped: byt
 
 
 def test_reconcile_gets_the_options_of_the_json_and_a_wrong_one_is_refused_first() -> None:
-    assert node("--monitor=opt-in").options == [OURS, "--linger=600", "--monitor=opt-in"]
-    assert node("--linger=5").options == [OURS, "--linger=5"]
+    assert node("--monitor=opt-in").options == [OURS, "--linger=600", HISTORY, "--monitor=opt-in"]
+    assert node("--linger=5").options == [OURS, HISTORY, "--linger=5"]
+    assert node("--history=").options == [OURS, "--linger=600", "--history="], (
+        "which switches it off"
+    )
     with pytest.raises(Refused, match="unknown option '--lingr'"):
         node("--lingr=5")
+
+
+def test_the_json_has_the_name_of_the_node_that_kubernetes_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(image.VERBS, "install", lambda node: node.install() and None)
+    monkeypatch.setenv("NODE_NAME", "n1.example")
+    words = [f"--prefix={PREFIX}", f"--hooks-dir={HOOKS_DIR}", "--release=shop/hook", "--linger=5"]
+    assert image.main(["install", *words]) == 0
+    file = hooksd.read_entry(str(at(JSON))).file
+    assert file is not None
+    assert file.hook.args == [
+        "resctrl-mon-hook",
+        "hook",
+        OURS,
+        HISTORY,
+        "--linger=5",
+        "--node=n1.example",
+    ]
 
 
 def test_a_file_that_is_cut_or_changed_is_refused_and_nothing_changes(shipped: bytes) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
+from hook.cli import command_line
+from hook.cli.verbs import VERBS, Request
 from hook.errors import HookError, Reason
 
 import host
@@ -165,6 +169,23 @@ def test_a_failure_of_a_verb_is_left_as_a_sentence(
         "it as root; "
     )
     assert Path(node.MESSAGE).read_text().startswith(problem)
+
+
+def test_history_prints_the_lines_of_the_last_hour_and_those_that_come(
+    monkeypatch: pytest.MonkeyPatch, fs: FakeFilesystem, shipped: bytes
+) -> None:
+    def run(given: Namespace, request: Request) -> int:
+        called.append((given.follow, given.since, request.is_json, given.history))
+        return 0
+
+    called: list[tuple[bool, str, bool, list[str]]] = []
+    fs.create_file(host.SHIPPED, contents=shipped)
+    monkeypatch.setitem(VERBS, "history", VERBS["history"]._replace(run=run))
+    monkeypatch.setattr("hook.__main__.dispatch", command_line.main)
+    monkeypatch.setattr(node, "_end_with", sys.exit)
+    with pytest.raises(SystemExit, match="0"):
+        node.main(["history", "--prefix=/usr", "--hooks-dir=/x", "--release=a/b"])
+    assert called == [(True, "1h", True, [])], "of the default place"
 
 
 # --- Nodes that cannot monitor

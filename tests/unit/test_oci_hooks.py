@@ -90,13 +90,20 @@ def match_states(path: Path) -> set[str]:
 
 
 def test_there_is_one_file_for_each_way_in() -> None:
-    """Each one's call minds its own containers.
+    """Each one's call minds its own containers, and keeps the history of them.
 
     Kubernetes lingers for longer than CrashLoopBackOff waits (300 s).
     """
+    history = f"--history={HISTORY}"
     assert {path: load(path)["hook"]["args"] for path in HOOK_FILES} == {
-        KUBERNETES: ["resctrl-mon-hook", "hook", "--containers=kubernetes", "--linger=600"],
-        PODMAN: ["resctrl-mon-hook", "hook", "--containers=podman", f"--history={HISTORY}"],
+        KUBERNETES: [
+            "resctrl-mon-hook",
+            "hook",
+            "--containers=kubernetes",
+            "--linger=600",
+            history,
+        ],
+        PODMAN: ["resctrl-mon-hook", "hook", "--containers=podman", history],
     }
 
 

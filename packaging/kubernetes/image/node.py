@@ -9,6 +9,7 @@ install         write the program and its JSON onto the host, and look whether t
 reconcile       run reconcile once a minute, with sums by the labels in $SUM_LABELS
 watch           run watch
 view            run view
+history         print what ends as it ends, as JSON
 metrics         serve metrics, with the arguments in $METRICS
 remove-json     remove the JSON, so that no new container gets the hook
 remove-program  end all keys, and put a stub into the place of the program, which containers call
@@ -16,9 +17,9 @@ remove-program  end all keys, and put a stub into the place of the program, whic
 uninstall       run the last two on each node, by Jobs: see cluster.py
 test            prove that nodes meter: see trial.py
 
-NAME: the Helm release, after its namespace and a slash. OPTION: of the hook, as --x=v. On failure
-it exits with 1 and a line that says why. On a node that cannot monitor install, reconcile, watch
-and view only wait for a signal.
+NAME: the Helm release, after its namespace and a slash. OPTION: of the hook, as --x=v; $NODE_NAME,
+if set, is its --node. On failure it exits with 1 and a line that says why. On a node that cannot
+monitor install, reconcile, watch and view only wait for a signal.
 """
 
 from __future__ import annotations
@@ -112,6 +113,13 @@ def view(node: host.Host) -> None:
     _end_with(program.dispatch(["view", *_name_places(node, node.parsed.resctrl_root)]))
 
 
+def history(_node: host.Host) -> None:
+    """Follow the history, from an hour ago on: what ended while the pod was replaced comes,
+    too; some of it twice.
+    """
+    _end_with(program.dispatch(["history", "--follow", "--json", "--since=1h"]))
+
+
 def metrics(node: host.Host) -> None:
     options = node.parsed
     root = _NOWHERE if os.path.exists(UNSUPPORTED) else options.resctrl_root
@@ -152,6 +160,7 @@ VERBS: dict[str, Callable[[host.Host], None]] = {
     "reconcile": reconcile,
     "watch": watch,
     "view": view,
+    "history": history,
     "metrics": metrics,
     "remove-json": remove_json,
     "remove-program": remove_program,
@@ -167,6 +176,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--hooks-dir", required=True)
     parser.add_argument("--release", required=True)
     given, words = parser.parse_known_args(arguments)
+    if name := os.environ.get("NODE_NAME"):
+        words.append(f"--node={name}")
     try:
         before = float(os.environ.get("REMOVED_AT") or "inf")
         VERBS[given.verb](

@@ -61,6 +61,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 {{- include "hook.checkPaths" . }}
+{{- if and .Values.history.stdout (has "--history=" .Values.options) }}
+{{- fail "history.stdout: true asks for the history, which --history= among the options switches off: write false, or leave the option out" }}
+{{- end }}
 {{- if not .Values.metrics.enabled }}
 {{- range $name, $asks := dict "metrics.created" .Values.metrics.created "metrics.podMonitor.enabled" .Values.metrics.podMonitor.enabled "metrics.prometheusRule.enabled" .Values.metrics.prometheusRule.enabled "test.everyNode" .Values.test.everyNode }}
 {{- if $asks }}
@@ -108,7 +111,7 @@ there: the container `install` says so.
 {{- end }}
 {{- end }}
 {{- with .Values.testing.resctrlRoot }}
-{{- if or (regexMatch "^/(bin|dev|dev/(mqueue|pts|shm)|etc|lib[a-z0-9]*|run|sbin|usr|usr/(bin|lib[a-z0-9]*|local|sbin))$" (dir .)) (regexMatch "^/(adopt|app|host|node|plan|proc|run/resctrl-mon-hook|sys)(/|$)" (dir .)) }}
+{{- if or (regexMatch "^/(bin|dev|dev/(mqueue|pts|shm)|etc|lib[a-z0-9]*|run|sbin|usr|usr/(bin|lib[a-z0-9]*|local|sbin))$" (dir .)) (regexMatch "^/(adopt|app|host|node|plan|proc|run/resctrl-mon-hook|sys|var/log/resctrl-mon-hook)(/|$)" (dir .)) }}
 {{- fail (printf "testing.resctrlRoot: %s: the pods mount %s, over what they have there: write a directory such as /opt/model/resctrl, or nothing for /sys/fs/resctrl" . (dir .)) }}
 {{- end }}
 {{- end }}
@@ -136,6 +139,13 @@ terminationMessagePolicy: FallbackToLogsOnError # `kubectl describe` shows why i
 args:
   - {{ .verb }}
   {{- include "hook.words" .root | nindent 2 }}
+{{- end }}
+
+{{- /* The node's name, for the lines of the history: image/node.py makes --node= of it. */ -}}
+{{- define "hook.nodeName" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef: {fieldPath: spec.nodeName}
 {{- end }}
 
 {{- /* Whether a container does its job: image/ready.py. -E -S: it starts in half the time. */ -}}
@@ -246,10 +256,17 @@ read-only; what the host has mounted below it is as the host has it.
   mountPath: /node
 {{- end }}
 
+{{- /* The history. It is there with --history=, too: lines may still wait for it, and metrics keeps its file there. */ -}}
+{{- define "hook.historyMount" -}}
+- name: history
+  mountPath: /var/log/resctrl-mon-hook
+{{- end }}
+
 {{- define "hook.reconcileMounts" -}}
 {{ include "hook.resctrlMounts" . }}
 - name: run
   mountPath: /run/resctrl-mon-hook
+{{ include "hook.historyMount" . }}
 - name: cgroup # whether a pod's cgroup is still there; else the runtime would mount the container's own view here
   mountPath: /sys/fs/cgroup
   mountPropagation: HostToContainer
@@ -260,6 +277,8 @@ read-only; what the host has mounted below it is as the host has it.
 {{ include "hook.resctrlVolumes" . }}
 - name: run
   hostPath: {path: /run/resctrl-mon-hook, type: DirectoryOrCreate}
+- name: history # the pods make it, and nothing removes it: a hook makes no directory
+  hostPath: {path: /var/log/resctrl-mon-hook, type: DirectoryOrCreate}
 - name: cgroup
   hostPath: {path: /sys/fs/cgroup, type: Directory}
 {{- end }}

@@ -63,6 +63,7 @@ spec:
         - name: remove-program
           {{- include "hook.command" (dict "root" . "verb" "remove-program") | nindent 10 }}
           env:
+            {{- include "hook.nodeName" . | nindent 12 }}
             - name: REMOVED_AT # image/cluster.py notes the time at which it starts the Job
               valueFrom:
                 fieldRef: {fieldPath: "metadata.annotations['resctrl-mon.io/removed-at']"}
