@@ -13,7 +13,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
+from hashlib import sha256
 from itertools import product
 from operator import add
 from typing import IO, Any, Union
@@ -100,6 +101,25 @@ def read_lines(stream: Stream) -> Iterator[bytes]:
             yield rest
             rest = b""
     yield rest
+
+
+def is_complete(line: bytes, *, is_packed: bool) -> bool:
+    """Return whether nothing more comes to a line: it ends, or its file is compressed,
+    and with it complete.
+    """
+    return line.endswith(b"\n") or (is_packed and bool(line))
+
+
+def hash_head(stream: Stream, *, is_packed: bool) -> str | None:
+    """Hash the first line that is not blank,
+    by which a file is known whatever rotation makes of its name and form.
+
+    Return None if there is no such line yet, or if more of it may come.
+    """
+    head = next(filter(bytes.strip, iter(partial(stream.readline, LINE), b"")), b"")
+    if not is_complete(head, is_packed=is_packed) and len(head) < LINE:
+        return None
+    return sha256(head).hexdigest()[:32]
 
 
 def split_line(line: bytes) -> list[bytes]:

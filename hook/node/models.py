@@ -201,10 +201,10 @@ class SummedLine(Model):
 class SummedFile(Model):
     """A file of the history, and how far it has been added up.
 
-    Its first line names it; rotation changes all else.
+    Its head names it; rotation changes all else.
     """
 
-    # a hash of that line
+    # lines.hash_head
     head: str
     # behind the last line that has been added
     offset: Natural = 0

@@ -3,9 +3,10 @@
 reconcile keeps the result in `sums.json` beside it.
 
 That file says what all lines up to a place in each file of the history add up to. So a reader adds
-the lines behind these places, and a kill costs nothing. A file is known by its first line, whatever
-rotation has made of its name and its inode. Of two lines with one ID the later one counts, also if
-the sums have the first one already: what may still be replaced is kept beside them (`SummedLine`).
+the lines behind these places, and a kill costs nothing. A file is known by its head
+(lines.hash_head), whatever rotation has made of its name and its inode. Of two lines with one ID
+the later one counts, also if the sums have the first one already: what may still be replaced is
+kept beside them (`SummedLine`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from itertools import chain
 from typing import NamedTuple
 
@@ -276,7 +276,7 @@ class Ledger:
         try:
             with lines.opened(path) as (stream, descriptor, is_packed):
                 status = os.fstat(descriptor)
-                file = self._find_file(stream)
+                file = self._find_file(lines.hash_head(stream, is_packed=is_packed))
                 if file is None:
                     return True
                 if status.st_size < file.offset and not is_packed:
@@ -311,14 +311,12 @@ class Ledger:
                 return False
         return True
 
-    def _find_file(self, stream: lines.Stream) -> _File | None:
-        """Find out which file this is, which is the last one then;
+    def _find_file(self, head: str | None) -> _File | None:
+        """Find out which file has this head, which is the last one then;
         None if no line in it is whole.
         """
-        first = stream.readline(lines.LINE)
-        if not first.endswith(b"\n") and len(first) < lines.LINE:
+        if head is None:
             return None
-        head = sha256(first).hexdigest()[:32]
         file = self._files[head] = self._files.pop(head, _File(head))
         return file
 

@@ -2,10 +2,10 @@
 """Prints what ends as it ends, for `history --follow`: the lines that come to some histories,
 over their rotations.
 
-A file is known by its first line, whatever rotation makes of its name and of its form. So a rest
-that was written just before a rotation is found in the renamed file, or in the compressed one, and
-no line is printed twice. What follows the last line feed of a file is half a line, and waits for
-its rest.
+A file is known by its head (lines.hash_head), whatever rotation makes of its name and of its form.
+So a rest that was written just before a rotation is found in the renamed file, or in the compressed
+one, and no line is printed twice. What follows the last line feed of a file is half a line, and
+waits for its rest.
 
 All that this needs is imported at once: an upgrade replaces the file that later imports would read.
 """
@@ -20,8 +20,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
-from functools import partial
-from hashlib import sha256
 from itertools import islice
 
 from hook import formats, report, show, system
@@ -62,8 +60,8 @@ class Follower:
         self._labels = labels
         # Until all that was there has been read: later lines may be about earlier ends.
         self._since = since
-        # By a file's history and first line that is not blank.
-        self._offsets: dict[tuple[str, bytes], int] = {}
+        # By a file's history and head (lines.hash_head).
+        self._offsets: dict[tuple[str, str], int] = {}
         # Of what has been read, by device and inode.
         self._stamps: dict[tuple[int, int], tuple[int, int]] = {}
         self._said = set[str]()
@@ -101,13 +99,11 @@ class Follower:
         try:
             with lines.opened(path) as (stream, descriptor, is_packed):
                 status = os.fstat(descriptor)
-                first = next(
-                    filter(bytes.strip, iter(partial(stream.readline, lines.LINE), b"")), b""
-                )
-                if not _is_line(first, is_packed=is_packed) and len(first) < lines.LINE:
+                head = lines.hash_head(stream, is_packed=is_packed)
+                if head is None:
                     return
                 directory, name = os.path.split(history)
-                file = os.path.join(os.path.realpath(directory), name), sha256(first).digest()
+                file = os.path.join(os.path.realpath(directory), name), head
                 end = _ALL if is_packed else _find_end(descriptor)
                 if self._is_at_end:
                     self._offsets[file] = end
@@ -134,14 +130,14 @@ class Follower:
             )
 
     def _read_lines(
-        self, stream: lines.Stream, file: tuple[str, bytes], *, is_packed: bool
+        self, stream: lines.Stream, file: tuple[str, str], *, is_packed: bool
     ) -> Iterator[list[lines.Job | None]]:
         """Yield the parts of each whole line behind those that have been read."""
         if self._offsets[file] == _ALL:
             return
         stream.seek(self._offsets[file])
         for line in lines.read_lines(stream):
-            if not _is_line(line, is_packed=is_packed):
+            if not lines.is_complete(line, is_packed=is_packed):
                 return
             self._offsets[file] = stream.tell()
             yield [*map(lines.parse, lines.split_line(line))]
@@ -150,11 +146,6 @@ class Follower:
         if problem not in self._said:
             self._said.add(problem)
             report.write_line(problem, to_syslog=False)
-
-
-def _is_line(line: bytes, *, is_packed: bool) -> bool:
-    """Whether nothing more comes to a line. A compressed file is complete."""
-    return line.endswith(b"\n") or (is_packed and bool(line))
 
 
 def _find_end(descriptor: int) -> int:

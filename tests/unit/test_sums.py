@@ -132,6 +132,15 @@ def test_values_of_a_label_beyond_the_most_are_one(
     }
 
 
+def test_files_that_begin_with_blank_lines_are_not_taken_for_each_other(kept: Kept) -> None:
+    kept.file.write_bytes(b"\n \n" + line(make_pod(1, "shop", "a", use=use(3))) + b"\n")
+    kept.keep()
+    kept.rotate()
+    kept.file.write_bytes(b"\n \n" + line(make_pod(2, "shop", "b", use=use(4))) + b"\n")
+    kept.keep()
+    assert kept.sum_up() == "7"
+
+
 BEFORE_AND_AFTER = pytest.mark.parametrize(
     "sums_between", [False, True], ids=["before a sum", "before and after one"]
 )
