@@ -415,6 +415,8 @@ def test_a_removal_ends_all_keys_and_live_containers_end_with_a_stub(host: Host)
     assert (done.returncode, done.stderr) == (0, "")
     assert host.groups() == {}
     assert list(host.run_dir.iterdir()) == []
+    lines = map(json.loads, (host.log / "history.jsonl").read_text().splitlines())
+    assert {(line["key"], line["node"]) for line in lines} == {(container, NODE), (ended, NODE)}
     assert host.program.read_bytes() == STUB
     assert [path.name for path in host.program.parent.iterdir()] == [host.program.name]
     assert [path.read_text().splitlines()[0] for path in host.boot.iterdir()] == [
@@ -450,15 +452,19 @@ def probe(host: Host, name: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_containers_are_ready_until_their_run_directory_is_lost_and_end_then(host: Host) -> None:
+@pytest.mark.parametrize("lost", ["run", "log"])
+def test_containers_are_ready_until_a_directory_is_lost_and_end_then(host: Host, lost: str) -> None:
     """The kubelet starts them again, with the directory that hooks use now."""
     try:
         with host.running("reconcile") as first, host.running("metrics", env=METRICS) as second:
             for name in ("reconcile", "metrics"):
                 wait(lambda: probe(host, name).returncode == 0)  # noqa: B023  called at once
-            subprocess.run(
-                ["mount", "-t", "tmpfs", "none", host.run_dir], check=True, timeout=DEADLINE
-            )
+            if lost == "run":
+                subprocess.run(
+                    ["mount", "-t", "tmpfs", "none", host.run_dir], check=True, timeout=DEADLINE
+                )
+            else:
+                shutil.rmtree(host.log)
             assert [first.wait(DEADLINE), second.wait(DEADLINE)] == [1, 1]
     finally:
         subprocess.run(["umount", "--quiet", host.run_dir], check=False, timeout=DEADLINE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a container's run directory is still the node's, by both tables of mounts."""
+"""Whether a container's directories are still the node's, by both tables of mounts."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ def _node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, field in (("reconcile", "ended_at"), ("watch", "alive_at"), ("view", "alive_at")):
         fs.create_file(f"{RUN}/{name}.json", contents=json.dumps({field: time.time() - 60}))
     fs.create_dir("/node")
+    fs.create_dir("/var/log/resctrl-mon-hook")
     fs.create_dir("/dev")
     monkeypatch.setattr(mounts, "find_problem", lambda _path: None)
 

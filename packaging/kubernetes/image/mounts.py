@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out whether the run directory that a container has mounted is still the node's.
+"""Finds out whether the directories that a container has mounted are still the node's.
 
 A container keeps the directory that it got when it started. An administrator may remove that on the
 node, or mount another file system over it. Then hooks use a new directory, and nothing writes the
@@ -23,14 +23,24 @@ def find_problem(path: str) -> str | None:
 
     Raises OSError.
     """
-    if os.stat(path).st_nlink == 0:
-        return f"{path} was removed on the node"
+    if removal := find_removal(path):
+        return removal
     ours, nodes = (locate(_read(f"/proc/{pid}/mountinfo"), path) for pid in ("self", os.getppid()))
     return (
         None
         if ours == nodes
         else f"another file system or directory was put over {path} on the node"
     )
+
+
+def find_removal(path: str) -> str | None:
+    """Say that the directory `path` of this container was removed on the node; None if not.
+
+    Raises OSError.
+
+    It says no more of a directory that a link of the node may lead to, such as one in /var/log.
+    """
+    return f"{path} was removed on the node" if os.stat(path).st_nlink == 0 else None
 
 
 def locate(mountinfo: str, path: str) -> Directory | None:

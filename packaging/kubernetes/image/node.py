@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 from hook import __main__ as program
 from hook.errors import HookError
 from hook.install.install import Refused
-from hook.node import files
+from hook.node import files, paths
 from hook.words import explain
 
 import host
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 EVERY = 60.0  # seconds between two reconciles, as in the systemd timer
 LONGEST = 50.0  # seconds that one may take, as in the systemd unit
-# Seconds between two looks at the files on the host, and at whether the run directory is still the
+# Seconds between two looks at the files on the host, and at whether the directories are still the
 # node's.
 LOOK = 10.0
 MESSAGE = "/dev/termination-log"
@@ -94,7 +94,7 @@ def install(node: host.Host) -> None:
 def reconcile(node: host.Host) -> None:
     _wait_if_unsupported()
     _confine()
-    _follow_run_dir(node)
+    _follow_directories(node.parsed.run_dir, node.parsed.history)
     while True:
         _reconcile_once(node)
         time.sleep(EVERY)
@@ -103,13 +103,13 @@ def reconcile(node: host.Host) -> None:
 def watch(node: host.Host) -> None:
     _wait_if_unsupported()
     _confine(privileges.NET_ADMIN)
-    _follow_run_dir(node)
+    _follow_directories(node.parsed.run_dir, node.parsed.history)
     _end_with(program.dispatch(["watch", *node.options]))
 
 
 def view(node: host.Host) -> None:
     _wait_if_unsupported()
-    _follow_run_dir(node)
+    _follow_directories(node.parsed.run_dir)
     _end_with(program.dispatch(["view", *_name_places(node, node.parsed.resctrl_root)]))
 
 
@@ -117,6 +117,7 @@ def history(_node: host.Host) -> None:
     """Follow the history, from an hour ago on: what ended while the pod was replaced comes,
     too; some of it twice.
     """
+    _follow_directories(history=paths.HISTORY)
     _end_with(program.dispatch(["history", "--follow", "--json", "--since=1h"]))
 
 
@@ -125,7 +126,7 @@ def metrics(node: host.Host) -> None:
     root = _NOWHERE if os.path.exists(UNSUPPORTED) else options.resctrl_root
     places = [*_name_places(node, root), f"--group-prefix={options.group_prefix}"]
     _check_port(*find_address(os.environ["METRICS"]))
-    _follow_run_dir(node)
+    _follow_directories(options.run_dir, options.history)
     _end_with(program.dispatch(["metrics", *places, *os.environ["METRICS"].split()]))
 
 
@@ -207,7 +208,7 @@ def _check_port(host: str, port: int) -> None:
                 ) from None
 
 
-# --- Nodes that cannot monitor, and run directories that are lost
+# --- Nodes that cannot monitor, and directories that are lost
 
 
 def _wait_if_unsupported() -> None:
@@ -218,16 +219,21 @@ def _wait_if_unsupported() -> None:
             signal.pause()
 
 
-def _follow_run_dir(node: host.Host) -> None:
-    """End this container once its run directory is not the node's any more:
+def _follow_directories(run_dir: str = "", history: str = "") -> None:
+    """End this container once a directory is not the node's any more:
     it starts again with the node's.
     """
+    log_dir = os.path.dirname(history)
+
+    def find_problem() -> str | None:
+        problem = mounts.find_problem(run_dir) if run_dir else None
+        return problem or (mounts.find_removal(log_dir) if log_dir else None)
 
     def follow() -> None:
         while True:
             # Of a look, which the next one gets right; readiness names one that stays.
             with suppress(OSError):
-                if problem := mounts.find_problem(node.parsed.run_dir):
+                if problem := find_problem():
                     _end_with(_report(f"{problem}: this container starts again with the node's"))
             time.sleep(LOOK)
 
@@ -299,8 +305,8 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 def _end_with(status: int) -> NoReturn:
     """End at once: each step on the host is done or not begun, never half done.
 
-    Nor does Python end the thread that follows the run directory: it would do so by
-    pthread_exit(3), which aborts where there is no libgcc_s.
+    Nor does Python end the thread that follows the directories: it would do so by pthread_exit(3),
+    which aborts where there is no libgcc_s.
     """
     if _child is not None:
         _child.kill()

@@ -43,6 +43,7 @@ SETTLED = 60.0
 as it knew hooksDir before.
 """
 _RUN_DIR, _RESCTRL = "/run/resctrl-mon-hook", "/sys/fs/resctrl"
+_HISTORY = "/var/log/resctrl-mon-hook/history.jsonl"
 _PATIENCE = 5.0  # seconds for an answer of the endpoint
 _NAMED = 3  # pods in a message
 
@@ -61,7 +62,10 @@ def find_problem(name: str, options: Sequence[str]) -> str | None:
         )
     if not os.path.isdir(f"{resctrl}/mon_groups"):
         return f"resctrl is not mounted on the node: mount -t resctrl resctrl {resctrl}"
-    if problem := mounts.find_problem(run_dir):
+    log_dir = os.path.dirname(places.get("--history", _HISTORY)) if name != "view" else ""
+    if problem := mounts.find_problem(run_dir) or (
+        mounts.find_removal(log_dir) if log_dir else None
+    ):
         return f"{problem}: this container starts again with the node's"
     if name == "reconcile":
         age = find_age(f"{run_dir}/reconcile.json", "ended_at", "reconcile has not ended a run")
