@@ -28,7 +28,10 @@ from tests.cluster.pods import live_containers
 
 NAME = NAMESPACE = "resctrl-mon-hook-test"
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "kubernetes" / "chart"
-IN_POD = Path(__file__).with_name("in_pod.py").read_text(encoding="utf-8")
+IN_POD, BILL_IN_POD = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8")
+    for name in ("in_pod.py", "bill_in_pod.py")
+)
 RESCTRL = os.environ.get(RESCTRL_ROOT, "/sys/fs/resctrl")
 FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO in linux/proc_ns.h
 OURS = "app.kubernetes.io/name=resctrl-mon-hook"
@@ -96,9 +99,17 @@ class Release:
         # Named, it has to exist.
         options = [f"--resctrl-root={RESCTRL}"] if RESCTRL_ROOT in os.environ else []
         wanted = {"options": options, "keys": keys}
+        return self._ask(node, "reconcile", IN_POD, json.dumps(wanted))
+
+    def bill(self, node: str, namespace: str) -> Object:
+        """What a node bills a namespace: see bill_in_pod."""
+        return self._ask(node, "metrics", BILL_IN_POD, namespace)
+
+    def _ask(self, node: str, container: str, program: str, argument: str) -> Object:
+        """What a Python program prints as JSON in a container of the chart's pod on a node."""
         name = self.daemon(node)["metadata"]["name"]
-        words = ("exec", f"--namespace={NAMESPACE}", name, "--container=reconcile", "--")
-        answer: Object = json.loads(kubectl(*words, "python3", "-c", IN_POD, json.dumps(wanted)))
+        words = ("exec", f"--namespace={NAMESPACE}", name, f"--container={container}", "--")
+        answer: Object = json.loads(kubectl(*words, "python3", "-c", program, argument))
         return answer
 
     def show(self, pod: Object) -> Object:

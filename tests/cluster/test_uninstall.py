@@ -22,15 +22,23 @@ print(json.dumps([path for pattern in ours + groups for path in glob.glob(patter
 """
 
 
-def test_uninstall_leaves_a_stub_by_which_the_containers_end_that_run(
+KEYS = """
+import json
+with open("/host/var/log/resctrl-mon-hook/history.jsonl") as lines:
+    print(json.dumps([json.loads(line)["key"] for line in lines]))
+"""
+
+
+def test_uninstall_leaves_the_bill_and_a_stub_by_which_the_containers_end_that_run(
     release: Release, pods: Pods
 ) -> None:
-    pods.start(pod())
+    (made,) = pods.start(pod())
     places, names = release.places(), release.daemons()
     helm("uninstall", NAME)
     wait("the end of the removal", lambda: not release.objects())
     stub = [f"/host{places[0]}/{PROGRAM}"]
     assert {node: look(release, node, places) for node in names} == dict.fromkeys(names, stub)
+    assert made["metadata"]["uid"] in json.loads(release.on_node(made["spec"]["nodeName"], KEYS))
 
 
 def look(release: Release, node: str, places: list[str]) -> list[str]:
