@@ -14,6 +14,7 @@ and what a line takes of those that were measured, without the start of the proc
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
@@ -29,6 +30,7 @@ from tests.bench import common
 from tests.bench.common import CannotMeasure, Figure, NotReady, Table
 from tests.support import fleet
 from tests.support.clickhouse import ClickHouse
+from tests.support.hook import shipped
 from tests.unit.documents import blocks, page
 
 MIB = 1 << 20
@@ -82,10 +84,14 @@ def _measure(directory: Path, nodes: int, lines: int) -> Iterator[Table]:
     costs["ClickHouse: load"] = _run(database.command, _here(load, files))
     for by, query in zip(BY, queries):
         costs[f"ClickHouse: by {by}"] = cost = _run(database.command, query)
-        _check(by, cost, truth)
+        _check(by, _read_rows(cost), truth)
     (query,) = blocks(page("docs/fleet.md", "DuckDB"))
     costs["DuckDB: by namespace"] = cost = _run([sys.executable, "-c", DUCKDB], _here(query, files))
-    _check("namespace", cost, truth)
+    _check("namespace", _read_rows(cost), truth)
+    command = [str(shipped()), "history", f"--history={files}", "--by=namespace", "--json"]
+    costs["history: by namespace"] = cost = _run(command, "")
+    sums = {row["name"] or "": row["use"]["core_energy"] for row in json.loads(cost.output)["sums"]}
+    _check("namespace", sums, truth)
     stored = sum(
         path.stat().st_size for path in (directory / "database").rglob("*") if path.is_file()
     )
@@ -152,10 +158,13 @@ def _run(command: list[str], text: str) -> Cost:
     )
 
 
-def _check(by: str, cost: Cost, truth: fleet.Truth) -> None:
-    bill = {
+def _read_rows(cost: Cost) -> dict[str, float]:
+    return {
         row[0]: float(row[2]) for row in (line.split("\t") for line in cost.output.splitlines())
     }
+
+
+def _check(by: str, bill: dict[str, float], truth: fleet.Truth) -> None:
     expected = truth.joules(by)
     if bill.keys() != expected.keys() or any(
         not math.isclose(joules, expected[name], rel_tol=1e-9) for name, joules in bill.items()
