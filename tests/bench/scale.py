@@ -3,7 +3,7 @@
 and what a long history costs.
 
     python3 build.py bench scale [--only TABLE...] [--members N] [--processes N] [--rounds N]
-    [--keys N] [--lines N]
+                                 [--keys N] [--lines N] [--day N]
 
 CPU seconds of the shipped file as a process, on the model of resctrl, whose own are in no figure.
 (!) marks a missed target; the targets are for the default sizes.
@@ -18,6 +18,8 @@ scrape          one request to `metrics --listen`, on a node whose groups are pl
 history         `history` of a file of that many lines with 4 events each, and of five times as
                 many; the CPU time by that of Python's json.loads of these lines, one after the
                 other
+sums            what runs each minute on a node whose history gets --day lines a day, after a day,
+                beside the same without a history; and to make the sums of a day
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -43,6 +46,7 @@ from tests.bench.common import CannotMeasure, Figure, NotReady, Table
 from tests.bench.launcher import DEADLINE, Launcher, Step, Taken
 from tests.bench.nodes import MeasuredNode, created, fill_group, model_node, plain_node
 from tests.resctrlfs.model import Knobs
+from tests.support import fleet
 from tests.support.cgroups import remove_of_pods
 from tests.support.hook import PYZ, shipped
 
@@ -51,6 +55,7 @@ TARGETS = {"nothing to do": 0.6, "after a wipe": 6.0}
 GROWTH_TARGET = 4.4
 SCRAPE_TARGET = 0.45
 LONGER = 5
+MINUTES = 24 * 60
 PYTHON = "/usr/bin/python3"  # which the first line of the .pyz names
 LOADS = "import json, sys\nfor line in open(sys.argv[1], 'rb'): json.loads(line)"
 HISTORY_TARGETS = {("--by=day", 200_000): (6.0, 256.0)}
@@ -78,7 +83,8 @@ class Sizes(NamedTuple):
     rounds: int = 3
     keys: int = 500  # for a scrape
     lines: int = 200_000  # of a history
-    only: Sequence[str] = ("reconcile", "scrape", "history")
+    day: int = 150_000  # lines a day
+    only: Sequence[str] = ("reconcile", "scrape", "history", "sums")
 
 
 @dataclass
@@ -172,6 +178,8 @@ def measure(sizes: Sizes) -> Iterator[Table]:
         yield _measure_scrapes(sizes)
     if "history" in sizes.only:
         yield from _measure_history(sizes)
+    if "sums" in sizes.only:
+        yield from _measure_sums(sizes)
 
 
 def _measure_reconcile(sizes: Sizes) -> Iterator[Table]:
@@ -201,18 +209,12 @@ def _measure_scrapes(sizes: Sizes) -> Table:
     figures = []
     with plain_node(sizes.keys) as node:
         fill_group(node.groups.parent)
-        command = [*node.hook().command("metrics"), "--listen=0", "--created"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                assert server.stdout is not None
-                url = server.stdout.readline().split()[-1]
-                for row, headers in SCRAPES.items():
-                    costs = [_scrape(server.pid, url, headers) for _ in range(sizes.rounds + 1)][1:]
-                    figures.append(Figure(row, "CPU s", [cpu for cpu, _ in costs], SCRAPE_TARGET))
-                    sent = [size / 1024 for _, size in costs]
-                    figures.append(Figure(row, "KiB sent", sent, digits=0, beside=None))
-            finally:
-                server.kill()
+        with _serving(node, "--created") as (pid, url):
+            for row, headers in SCRAPES.items():
+                costs = [_scrape(pid, url, headers) for _ in range(sizes.rounds + 1)][1:]
+                figures.append(Figure(row, "CPU s", [cpu for cpu, _ in costs], SCRAPE_TARGET))
+                sent = [size / 1024 for _, size in costs]
+                figures.append(Figure(row, "KiB sent", sent, digits=0, beside=None))
     return Table(f"one scrape of {sizes.keys} keys", figures)
 
 
@@ -290,6 +292,65 @@ def _write_history(file: Path, lines: int) -> None:
                 "reason": None,
             }
             stream.write(json.dumps(job) + "\n")
+
+
+def _measure_sums(sizes: Sizes) -> Iterator[Table]:
+    """The CPU time of what runs each minute, without a history and with one that grows."""
+    minute = sizes.day // MINUTES
+    with tempfile.TemporaryDirectory(prefix="scale-") as name, model_node() as node:
+        launcher, log = Launcher(Path(name)), Path(name, "log")
+        log.mkdir()
+        fleet.write_files(Path(name), nodes=1, lines=sizes.day + sizes.rounds * minute, seed=1)
+        lines = Path(name, "node-0.jsonl").read_bytes().splitlines(keepends=True)
+        minutes = [
+            lines[at : at + minute]
+            for at in range(sizes.day, sizes.day + sizes.rounds * minute, minute)
+        ]
+        file = log / "history.jsonl"
+        file.write_bytes(b"".join(lines[: sizes.day]))
+
+        def take(history: str, verb: str, *words: str) -> float:
+            command = [*node.hook().command(verb), *words, f"--history={history}"]
+            shell = ["/bin/sh", "-c", 'exec "$@" > /dev/null', "sh", *command]
+            return launcher.run(Step(verb, "", shell, alone=False)).cpu
+
+        made, sums = take(str(file), "reconcile"), log / "sums.json"
+        while not json.loads(sums.read_bytes())["is_whole"]:  # a run adds lines up for ten seconds
+            made += take(str(file), "reconcile")
+        with ExitStack() as stack:
+            servers = {}
+            for way, history in (("without", ""), ("with", str(file))):
+                servers[way] = history, *stack.enter_context(_serving(node, f"--history={history}"))
+            taken = defaultdict[tuple[str, str], list[float]](list)
+            for added in minutes:
+                with file.open("ab") as stream:
+                    stream.writelines(added)
+                for way, (history, pid, url) in servers.items():
+                    taken["reconcile", way].append(take(history, "reconcile"))
+                    taken["metrics --textfile", way].append(
+                        take(history, "metrics", f"--textfile={name}/prom")
+                    )
+                    taken["metrics --listen, a scrape", way].append(_scrape(pid, url, {})[0])
+    figures = [
+        Figure(row, f"{way} a history", values, digits=3) for (row, way), values in taken.items()
+    ]
+    yield Table(f"CPU s, {sizes.day} lines a day", figures)
+    yield Table(
+        f"CPU s, {sizes.day} lines",
+        [Figure("reconcile makes the sums", "CPU s", [made], beside=None)],
+    )
+
+
+@contextmanager
+def _serving(node: MeasuredNode, *words: str) -> Iterator[tuple[int, str]]:
+    """`metrics --listen`: its pid and its address."""
+    command = [*node.hook().command("metrics"), "--listen=0", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.pid, server.stdout.readline().split()[-1]
+        finally:
+            server.kill()
 
 
 def _read_cpu(pid: int) -> float:

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.form("pyz")]
 
 PYTHON = Path(sys.base_prefix, "bin", python_name(sys.version_info[:2]))
 SPEED = speed.SpeedPlan(python=[str(PYTHON)], rounds=1, groups=(1, 3), crowd=3, instructions=0)
-SCALE = scale.Sizes(members=8, processes=60, rounds=1, keys=20, lines=300)
+SCALE = scale.Sizes(members=8, processes=60, rounds=1, keys=20, lines=300, day=1500)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_speed_measures_every_table() -> None:
 
 
 def test_scale_measures_every_table() -> None:
-    costs, growth, scrapes, history, longer = scale.measure(SCALE)
+    costs, growth, scrapes, history, longer, minute, made = scale.measure(SCALE)
     assert (
         {figure.row for figure in costs.figures}
         == {figure.row for figure in growth.figures}
@@ -63,6 +63,8 @@ def test_scale_measures_every_table() -> None:
     assert {figure.row for figure in scrapes.figures} == set(scale.SCRAPES)
     assert {figure.row for figure in history.figures} == {"json.loads", *scale.HISTORIES}
     assert {figure.row for figure in longer.figures} == {"json.loads", scale.HISTORIES[0]}
+    assert {figure.column for figure in minute.figures} == {"without a history", "with a history"}
+    assert [figure.row for figure in made.figures] == ["reconcile makes the sums"]
     assert (
         min(
             value
