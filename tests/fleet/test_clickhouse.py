@@ -5,6 +5,8 @@ with files of many nodes of which the truth is known.
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.unit.documents import blocks, page
 TABLES, LOAD, *QUERIES = blocks(page("docs/fleet.md", "ClickHouse"))
 BY = ("namespace", "user", "node", "day", "key")
 """What the queries bill by, in their order on the page."""
+(SENT,) = re.findall(r"query=(\S+?)&(\S+)", page("docs/fleet.md", "Fluent Bit"))
 (HAND_ON,) = [
     block for block in blocks(page("docs/fleet.md", "OpenTelemetry Collector")) if "CREATE" in block
 ]
@@ -86,4 +89,20 @@ def test_lines_of_the_collectors_table_reach_the_bills(tmp_path: Path) -> None:
         "INSERT INTO bill_lines SELECT line", "SELECT now(), line"
     )
     bills.database.run(made, HAND_ON, f"INSERT INTO otel_logs {load}")
+    assert bills.bill("namespace") == pytest.approx(truth.joules("namespace"), rel=1e-12)
+
+
+def test_lines_that_collectors_send_as_objects_reach_the_bills(tmp_path: Path) -> None:
+    """Vector's and Fluent Bit's, with a field that is not of the table."""
+    try:
+        bills = Bills(tmp_path)
+    except provision.CannotProvision as error:
+        pytest.skip(str(error))
+    truth = fleet.write_files(bills.files, nodes=2, lines=100, seed=3)
+    texts = [
+        line for path in bills.files.iterdir() for line in path.read_text("utf-8").splitlines()
+    ]
+    objects = "\n".join(json.dumps({"line": text, "stream": "stdout"}) for text in texts)
+    statement, setting = SENT
+    bills.database.run(f"SET {setting}", f"{statement.replace('+', ' ')}\n{objects}")
     assert bills.bill("namespace") == pytest.approx(truth.joules("namespace"), rel=1e-12)

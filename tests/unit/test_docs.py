@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
 import re
 import shlex
@@ -572,23 +573,41 @@ def test_fleet_counts_the_series_of_forty_namespaces_and_ten_events() -> None:
         ]
 
 
-@pytest.mark.parametrize("by", ["namespace", "user", "day, in UTC"])
-def test_fleet_bills_by_duckdb_what_the_lines_of_many_nodes_have(by: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("by", "name"),
+    [
+        ("namespace", "namespace"),
+        ("user", "user"),
+        ("node", "node"),
+        ("day, in UTC", "day"),
+        ("pod", None),
+        ("job, over all of its nodes", "key"),
+    ],
+)
+def test_fleet_bills_by_duckdb_what_the_lines_of_many_nodes_have(
+    by: str, name: str | None, tmp_path: Path
+) -> None:
     duckdb = pytest.importorskip("duckdb")
     truth = fleet.write_files(tmp_path, nodes=3, lines=3000, seed=3, names=("", ".1", ".2.gz"))
     text = page("docs/fleet.md", "DuckDB")
     (query,) = blocks(text)
     assert "'/srv/bills/" in query
     query = query.replace("/srv/bills", str(tmp_path))
-    for name, column, value in rows(text, "by"):
-        if name == by:
-            query = query.replace("namespace: 'VARCHAR'", column.strip("`"))
-            query = query.replace("SELECT namespace,", f"SELECT {value.strip('`')} AS namespace,")
-    bill = duckdb.sql(query).fetchall()
-    assert {name: joules for name, _, joules in bill} == pytest.approx(
-        truth.joules(by.partition(",")[0]), rel=1e-12
+    others = {row[0]: row[1:] for row in rows(text, "by")}
+    if by != "namespace":
+        column, value = others.pop(by)
+        query = query.replace(
+            ", namespace: 'VARCHAR'", "".join(f", {code}" for code in re.findall("`(.+)`", column))
+        )
+        query = query.replace("SELECT namespace,", f"SELECT {value.strip('`')} AS namespace,")
+    bill = {value: joules for value, _, joules in duckdb.sql(query).fetchall()}
+    assert math.fsum(bill.values()) == pytest.approx(
+        math.fsum(truth.joules("node").values()), rel=1e-12
     )
-    assert sum(runs for _, runs, _ in bill) == truth.lines
+    if name == "key":
+        del bill[""]  # all that is no job
+    if name is not None:
+        assert bill == pytest.approx(truth.joules(name), rel=1e-12)
 
 
 def test_fleet_configures_collectors_with_parts_that_exist_and_read_a_history() -> None:
