@@ -64,8 +64,12 @@ JOBS = (
     # Where systemd runs, they start munge's server, which the tests do not use.
     *("munge", "slurm-wlm"),
 )
-# Where systemd runs, it starts a server, which the tests do not use.
-FLEET = ("rsyslog", "rsyslog-relp")
+FLEET = (
+    # Where systemd runs, they start servers, which the tests do not use.
+    *("rsyslog", "rsyslog-relp"),
+    *("prometheus", "victoria-metrics"),
+    "fuse3",
+)
 GUEST = (
     "qemu-system-x86",  # runs it
     *("dbus", "systemd"),  # PID 1 of one guest, and what runtimes ask it by
