@@ -778,3 +778,11 @@ def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_test
     )
     assert endpoint["honorLabels"] is True, "the series keep their labels"
     assert endpoint["metricRelabelings"] == DROPPED
+    node, pod = endpoint["relabelings"]
+    assert (node["targetLabel"], node["sourceLabels"]) == (
+        "instance",
+        ["__meta_kubernetes_pod_node_name"],
+    )
+    assert (pod["action"], pod["regex"]) == ("labeldrop", "pod"), (
+        "a counter of a namespace would begin again"
+    )
