@@ -104,15 +104,12 @@ def read_lines(stream: Stream) -> Iterator[bytes]:
 
 
 def is_complete(line: bytes, *, is_packed: bool) -> bool:
-    """Return whether nothing more comes to a line: it ends, or its file is compressed,
-    and with it complete.
-    """
+    """Return whether nothing more comes to a line: it ends, or its file is compressed."""
     return line.endswith(b"\n") or (is_packed and bool(line))
 
 
 def hash_head(stream: Stream, *, is_packed: bool) -> str | None:
-    """Hash the first line that is not blank,
-    by which a file is known whatever rotation makes of its name and form.
+    """Hash the first line that is not blank: a file is known by it, whatever its name and form.
 
     Return None if there is no such line yet, or if more of it may come.
     """

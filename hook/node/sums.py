@@ -312,9 +312,7 @@ class Ledger:
         return True
 
     def _find_file(self, head: str | None) -> _File | None:
-        """Find out which file has this head, which is the last one then;
-        None if no line in it is whole.
-        """
+        """Find the file with this head, which is the last one then; None if no line is whole."""
         if head is None:
             return None
         file = self._files[head] = self._files.pop(head, _File(head))

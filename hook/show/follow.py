@@ -60,8 +60,7 @@ class Follower:
         self._labels = labels
         # Until all that was there has been read: later lines may be about earlier ends.
         self._since = since
-        # By a file's history and head (lines.hash_head).
-        self._offsets: dict[tuple[str, str], int] = {}
+        self._offsets: dict[tuple[str, str], int] = {}  # by a file's history and head
         # Of what has been read, by device and inode.
         self._stamps: dict[tuple[int, int], tuple[int, int]] = {}
         self._said = set[str]()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node bills a namespace: run in the chart's container `metrics`,
-as `python3 -c` (see Release.bill).
+"""What a node bills a namespace: run in the chart's container `metrics` (see Release.bill).
 
 The argument is the namespace. Prints JSON: `lines` of the history, what they add up to by the
 program (`total`) and in `sums.json` (`sums`), and the samples of the endpoint (`samples`).

@@ -23,9 +23,7 @@ shutil.rmtree("/host/var/log/resctrl-mon-hook", ignore_errors=True)
 def test_a_namespaces_bill_has_each_of_a_hundred_pods_that_come_and_go_once(
     release: Release, pods: Pods
 ) -> None:
-    """Each line has the name of its pod's node,
-    and comes to the stdout of the chart's container, too.
-    """
+    """Each line has the name of its pod's node, and comes to stdout, too."""
     names = release.daemons()
     release.remove()
     for node in names:
@@ -62,8 +60,8 @@ def name_with_node(made: Object) -> tuple[str, str]:
 def find_bills(release: Release, ended: Sequence[Object]) -> dict[str, Object] | None:
     """Return the bill of each node once all pods have lines, and all ways to add these up agree.
 
-    A pod that ends has its line when its cgroup is gone,
-    and a new counter is 0 for a minute. Raises ValueError.
+    A pod that ends has its line when its cgroup is gone, and a new counter is 0 for a minute.
+    Raises ValueError.
     """
     bills = {
         node: release.bill(node, TENANTS) for node in {made["spec"]["nodeName"] for made in ended}
@@ -73,11 +71,8 @@ def find_bills(release: Release, ended: Sequence[Object]) -> dict[str, Object] |
         added = {
             event: sum(line["use"].get(event, 0) for line in bill["lines"]) for event in events
         }
-        ways = [
-            bill["total"]["use"],
-            bill["sums"],
-            {event: bill["samples"][EVENTS[event].metric] for event in events},
-        ]
+        counted = {event: bill["samples"][EVENTS[event].metric] for event in events}
+        ways = [bill["total"]["use"], bill["sums"], counted]
         if bill["total"]["jobs"] != len(bill["lines"]) or any(
             way != pytest.approx(added) for way in ways
         ):

@@ -17,10 +17,9 @@ SHIPPED = sorted((REPOSITORY / "oci-hooks").glob("*.json"))
 
 
 def install_shipped(node: PodmanNode) -> None:
-    """Put the shipped files in place of the lab's own, pointed at this node,
-    and not at this machine's history.
+    """Put the shipped files in place of the lab's own, pointed at this node.
 
-    The groups' names tell which of them fired.
+    They do not write to this machine's history. The groups' names tell which of them fired.
     """
     for path in node.lab.hooks_dir.glob("10-*"):
         path.unlink()

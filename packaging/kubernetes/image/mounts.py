@@ -36,9 +36,8 @@ def find_problem(path: str) -> str | None:
 def find_removal(path: str) -> str | None:
     """Say that the directory `path` of this container was removed on the node; None if not.
 
-    Raises OSError.
-
-    It says no more of a directory that a link of the node may lead to, such as one in /var/log.
+    Enough for a directory to which a link may lead on the node, as one in /var/log: `locate`
+    follows none. Raises OSError.
     """
     return f"{path} was removed on the node" if os.stat(path).st_nlink == 0 else None
 

@@ -57,9 +57,7 @@ if TYPE_CHECKING:
 
 EVERY = 60.0  # seconds between two reconciles, as in the systemd timer
 LONGEST = 50.0  # seconds that one may take, as in the systemd unit
-# Seconds between two looks at the files on the host, and at whether the directories are still the
-# node's.
-LOOK = 10.0
+LOOK = 10.0  # seconds between two looks at what is on the host, and at what is mounted here
 MESSAGE = "/dev/termination-log"
 _MARK = "RESCTRL_MON_HOOK_CONFINED"
 _NOWHERE = "/node/no-resctrl"  # as --resctrl-root: metrics of a node that cannot monitor
@@ -114,8 +112,9 @@ def view(node: host.Host) -> None:
 
 
 def history(_node: host.Host) -> None:
-    """Follow the history, from an hour ago on: what ended while the pod was replaced comes,
-    too; some of it twice.
+    """Follow the history, from an hour ago on.
+
+    What ended while the pod was replaced comes, too; some of it twice.
     """
     _follow_directories(history=paths.HISTORY)
     _end_with(program.dispatch(["history", "--follow", "--json", "--since=1h"]))
@@ -220,8 +219,9 @@ def _wait_if_unsupported() -> None:
 
 
 def _follow_directories(run_dir: str = "", history: str = "") -> None:
-    """End this container once a directory is not the node's any more:
-    it starts again with the node's.
+    """End this container once a directory is not the node's any more.
+
+    The kubelet starts it again, with the node's.
     """
     log_dir = os.path.dirname(history)
 
