@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a guest: keys run until the power is cut,
-or an hour later what the first reconcile makes of it.
+"""In a guest: keys run until the power is cut; or what reconcile makes of it an hour later.
 
     python3 -m tests.kernel.power_cut run | wake
 
-Of the guest's files only those that it shares with the host are there after a boot,
-as those on a disk: the history.
+After a boot only those files are there that the guest shares with the host, as on a disk: the
+history.
 """
 
 from __future__ import annotations
