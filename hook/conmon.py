@@ -52,7 +52,7 @@ def name_container(container: Container) -> None:
     """Add the names to a container that is being created: its own,
     and as its pod's the digits of the pod's ID.
 
-    Only Podman knows the pod's name: `hook.node.podman` asks for it.
+    Only Podman knows the pod's name: `hook.node.naming` asks for it.
     """
     container.pod.container = identity.shorten(_read_name(container.id))
     container.pod.name = find_pod(container.places, container.id)

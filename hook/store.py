@@ -14,7 +14,7 @@
     runs/dropped_lines            one byte for each line of history that was dropped unwritten
     runs/dropped_snapshots        one byte for each completed key that reconcile forgot early, since
                                   there were too many
-    podman-pods.wanted, podman-pods.json  the mark and the answer of Podman (node/podman)
+    podman-pods.wanted, podman-pods.json  the mark and the answer of Podman (node/naming)
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   one byte for each time that a message would be logged, which is
                                   once in a boot

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files of container engines: settings of CRI-O, Podman and containerd,
-the kubelet's names.
+"""Reads the settings of container engines: CRI-O, Podman and containerd.
 
-The settings are TOML, which Python reads since 3.11. A file that cannot be read makes the answer
-unclear: no function here guesses what the file may say.
+They are TOML, which Python reads since 3.11. A file that cannot be read makes the answer unclear:
+no function here guesses what the file may say.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
-from hook import identity, system
+from hook import system
 from hook.node import files, hooksd, programs
 
 # --- CRI-O and Podman
@@ -171,41 +169,6 @@ def _read_settings(paths: Sequence[str], *names: str) -> Iterator[object]:
 def _list_texts(value: object) -> list[str]:
     """Return the strings in a list, or none if the value is no list, which an engine refuses."""
     return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
-
-
-# --- Names by the kubelet: a record that was rebuilt from the kernel has none
-#
-# kubelet, pkg/kubelet/kuberuntime: directories `/var/log/pods/<namespace>_<pod>_<uid>`, and for
-# readers of logs links `/var/log/containers/<pod>_<namespace>_<container>-<container ID>.log`. No
-# name has a `_` in it (RFC 1123). The chart's containers do not see them, and a directory with more
-# than files.NAMES of them is not read.
-
-
-class KubeletNames:
-    """The kubelet's names. Each kind is read at its first use."""
-
-    @cached_property
-    def pods(self) -> Mapping[str, tuple[str, str]]:
-        """The namespace and the name of each pod, by its UID.
-
-        Empty if the kubelet's log directory is not visible.
-        """
-        entries = system.try_call(files.list_names, "/var/log/pods") or ()
-        matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
-        by_uid = {
-            identity.normalize_uid(match[3]): (match[1], match[2]) for match in matches if match
-        }
-        return {uid: names for uid, names in by_uid.items() if uid is not None}
-
-    @cached_property
-    def containers(self) -> Mapping[str, str]:
-        """The name of each container in its pod, by its ID.
-
-        Lacks those whose link name the kubelet has to cut.
-        """
-        entries = system.try_call(files.list_names, "/var/log/containers") or ()
-        matches = [re.fullmatch(r"(?:.*_)?([^_]+)-([^_-]*)\.log", entry) for entry in entries]
-        return {match[2]: match[1] for match in matches if match}
 
 
 # --- containerd: the files at the usual paths, and what they import

@@ -20,7 +20,7 @@ from hook.context import Context
 from hook.models import Annotations, Config, Failure, Index, Options, State
 from hook.node import engines, files, hooksd
 from hook.node.models import Unhooked, UnhookedContainer
-from hook.node.podman import name_running
+from hook.node.naming import name_running
 from hook.node.processes import Process, Processes, find_container, list_requested, read_status
 from hook.node.runtimes import Answers, Runtimes, find_runtimes, is_sandbox
 from hook.validation import replace

@@ -37,8 +37,8 @@ from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container
 from hook.key import list_left, remove_members, settle, write_end
 from hook.models import Failure, Index, KeyState, Member, MonGroup
-from hook.node import podman, processes, records
-from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, name_members
+from hook.node import naming, processes, records
+from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key
 from hook.reconcile.move import Mover, Place, Source, read_groups
 from hook.reconcile.survey import Survey, find_process
 from hook.store import LockedKey
@@ -259,7 +259,7 @@ def _write_rebuilt(survey: Survey, locked: LockedKey, state: KeyState, _action: 
         raise HookError(Reason.IO, f"its group has tasks that match no known container: {holders}")
     # With its names at once: until then its metrics are not exported,
     # and their labels do not change any more.
-    settle(context, locked, validation.replace(name_members(survey, rebuilt), recovering=False))
+    settle(context, locked, validation.replace(survey.add_names(rebuilt), recovering=False))
 
 
 def _read_indexes(survey: Survey, key: str) -> dict[str, Index]:
@@ -369,7 +369,7 @@ _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] 
         Index, action.container
     ),
     "name": lambda survey, locked, state, _: settle(
-        survey.context, locked, labels.keep_metric_labels(state, name_members(survey, state))
+        survey.context, locked, labels.keep_metric_labels(state, survey.add_names(state))
     ),
     "prune": _prune,
     "write": lambda survey, locked, state, _: write_owed(
@@ -400,7 +400,7 @@ def make_container(
         annotations = config.annotations or {}
     places = processes.list_requested(config)
     container = read_container(name, pid, bundle, annotations, places)
-    podman.name_running(container.pod, name, bundle, places)
+    naming.name_running(container.pod, name, bundle, places)
     parsed = container.annotations
     names_pod = not container.pod.is_podmans and (parsed.pod_uid or parsed.cri_sandbox_uid)
     if not places and (annotations is None or names_pod):

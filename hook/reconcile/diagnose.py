@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from hook import labels, life_end, names, reclaim, system, validation
+from hook import labels, life_end, names, reclaim, system
 from hook.errors import Reason
 from hook.key import is_held
 from hook.models import Failure, KeyState, Member, State
-from hook.node import podman, records
+from hook.node import records
 from hook.node.processes import Processes, find_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.reconcile.survey import Survey, Whereabouts
@@ -163,7 +163,7 @@ def _diagnose_record(survey: Survey, state: KeyState) -> Iterator[Action]:
     if state.completed_at is not None or state.recovering or (is_listed and not state.members):
         return
     if state.members:
-        named = name_members(survey, state)
+        named = survey.add_names(state)
         if named is not state:
             why = "the kubelet's logs name it" if state.kind == "pod" else "Podman names it"
             yield Action("name", key, why=why, names=labels.name_key(named))
@@ -360,30 +360,6 @@ def _has_dead_process(failure: Failure) -> bool:
         fields = system.stat_fields(pid)  # a process that started since then has got the pid
         return fields is None or int(fields[19]) > failure.boottime * system.TICKS
     return is_dead is True
-
-
-def name_members(survey: Survey, state: KeyState) -> KeyState:
-    """Add names to the record of a live key that lacks some: the kubelet's, or Podman's.
-
-    A record that was rebuilt from the kernel has none.
-    The files with the names are read only if one is missing.
-    """
-    if state.kind != "pod":
-        return podman.add_names(state, survey.podman)
-    pod = survey.kubelet.pods.get(state.key) if state.pod_name is None else None
-    members = dict(state.members)
-    for container, member in state.members.items():
-        name = (
-            survey.kubelet.containers.get(names.get_container_id(container))
-            if member.name is None
-            else None
-        )
-        if name is not None:
-            members[container] = validation.replace(member, name=name)
-    if pod is None and members == state.members:
-        return state
-    namespace, pod_name = pod or (state.pod_namespace, state.pod_name)
-    return validation.replace(state, pod_namespace=namespace, pod_name=pod_name, members=members)
 
 
 # --- The threads of one key

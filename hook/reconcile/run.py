@@ -23,7 +23,7 @@ from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.key import settle
 from hook.models import KeyState, Options, State
-from hook.node import podman, processes, records, runtimes, sums, unhooked
+from hook.node import naming, processes, records, runtimes, sums, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
 from hook.reconcile.act import carry_out, end_key, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
@@ -333,7 +333,7 @@ def _repair(look: Callable[[], Survey], asks: ListStates | None, done: Repairs) 
         passes += 1
         done.work_through(survey, actions)
     if survey.podman.wants_pods:
-        system.try_call(system.write_new, podman.MARK, "", survey.context.run.descriptor)
+        system.try_call(system.write_new, naming.PODMAN_MARK, "", survey.context.run.descriptor)
     done.conclude(survey, planned)
     answers = None
     if asks is not None:  # last: the containers of rebuilt keys are known by now

@@ -16,7 +16,7 @@ from hook import counters, identity, inventory, reclaim, system
 from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup
-from hook.node import engines, podman, processes, records
+from hook.node import naming, processes, records
 from hook.node.runtimes import Answers
 from hook.reconcile.record import LateCpu, read_record
 
@@ -85,8 +85,8 @@ class Survey:
         # OSError: that is unknown.
         self.is_mounted = context.resctrl.exists(f"{context.resctrl.root}/mon_groups")
         # The names of pods and containers.
-        self.kubelet = engines.KubeletNames()
-        self.podman = podman.PodmanNames(context.run.path)
+        self.kubelet = naming.KubeletNames()
+        self.podman = naming.PodmanNames(context.run.path)
         self.records = records.read_contents(context.run)
         self.states = self.records.states
         self.indexed: dict[str, dict[str, Index]] = {}  # by key, the containers in the index
@@ -162,6 +162,10 @@ class Survey:
     def is_gone(self, group: MonGroup) -> bool:
         """Whether another tool has removed a group that has not ended."""
         return group.end is None and self.context.resctrl.is_gone(group.path)
+
+    def add_names(self, state: KeyState) -> KeyState:
+        """Add names to the record of a key that lacks some, as naming.add_names does."""
+        return naming.add_names(state, self.kubelet, self.podman)
 
     def mark_counters(self, group: MonGroup) -> MonGroup:
         """Mark the counters of a live group that have come or gone with CPUs,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hook import names, reclaim, system
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options, Owed
-from hook.node import records
+from hook.node import naming, records
 from hook.reconcile import diagnose
 from hook.reconcile.diagnose import VERBS, Action
 from hook.reconcile.survey import Whereabouts
@@ -100,6 +100,9 @@ class Facts(SimpleNamespace):
 
     def is_dead(self, member: Member) -> bool:
         return member.name in self.dead
+
+    def add_names(self, state: KeyState) -> KeyState:
+        return naming.add_names(state, self.kubelet, self.podman)
 
     def find_live(self, state: KeyState) -> dict[str, Member]:
         return state.members

@@ -150,7 +150,7 @@ def test_comments_and_docstrings_name_what_exists() -> None:
         ("errors.Nothing, errors.HookError", {"errors.Nothing"}),
         ("as in node_models.py, models.py", {"node_models.py"}),
         ("node_models.Job, models.Model", {"node_models"}),
-        ("(see `runc`), but `runc` is a program; see `podman`", {"runc"}),
+        ("(see `runc`), but `runc` is a program; see `programs`", {"runc"}),
         (
             "`no_such_name`, `names.no_such_name`, `names.check_path`",
             {"no_such_name", "names.no_such_name"},

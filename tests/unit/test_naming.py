@@ -14,14 +14,14 @@ from hook.context import read_container
 from hook.create import create_runtime
 from hook.labels import name_key
 from hook.models import KeyState, Member
-from hook.node import files, podman
+from hook.node import files, naming
 from hook.reconcile import act as acting
 from hook.reconcile.diagnose import Action
 from hook.reconcile.move import Mover
 from hook.reconcile.survey import Survey
 from hook.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
-from tests.unit.simulated import UID, Node
+from tests.unit.simulated import ID, UID, Node
 
 IDS = ["5f3c" * 16, "a" * 64]
 ANNOTATIONS = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID}
@@ -175,11 +175,58 @@ def test_naming_looks_at_the_record_again_under_the_lock(
 def test_reconcile_marks_that_podman_is_to_be_asked_and_its_dry_run_does_not(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark = f"{RUN}/{podman.MARK}"
+    mark = f"{RUN}/{naming.PODMAN_MARK}"
     assert node.verbs() == []
     assert not node.machine.fs.exists(mark)
-    monkeypatch.setattr(podman.PodmanNames, "wants_pods", True)
+    monkeypatch.setattr(naming.PodmanNames, "wants_pods", True)
     node.assert_settled()  # a dry run
     assert not node.machine.fs.exists(mark)
     assert node.verbs() == []
     assert node.machine.fs.exists(mark)
+
+
+# --- What the kubelet's files say
+
+
+def test_pods_are_named_by_the_kubelets_directories(fs: FakeFilesystem) -> None:
+    assert naming.KubeletNames().pods == {}
+    bare = UID.replace("-", "")
+    known = (f"shop_web-0_{UID}", f"kube-system_etcd-node.example.com_{bare}")
+    for entry, expected in zip(
+        known, (("shop", "web-0"), ("kube-system", "etcd-node.example.com"))
+    ):
+        fs.create_dir(f"/var/log/pods/{entry}")
+        assert naming.KubeletNames().pods == {UID: expected}
+        fs.rmdir(f"/var/log/pods/{entry}")
+    for entry in (
+        f"shop_{UID}",
+        f"_web_{UID}",
+        f"shop__{UID}",
+        f"shop_web_x_{UID}",
+        "shop_web_0",
+        f"{UID}.log",
+    ):
+        fs.create_dir(f"/var/log/pods/{entry}")
+    assert naming.KubeletNames().pods == {}
+
+
+def test_containers_are_named_by_the_kubelets_links(fs: FakeFilesystem) -> None:
+    for entry, expected in (
+        (f"web-0_shop_app-{ID}.log", {ID: "app"}),
+        (f"web-0_shop_side-car-{ID}.log", {ID: "side-car"}),
+        (f"web-0_shop_app-{ID}", {}),
+        (f"web-0_shop_{ID}.log", {}),
+        # The kubelet cuts names after 251 characters.
+        (f"{'p' * 200}_shop_app-{ID}"[:251] + ".log", {ID[:41]: "app"}),
+    ):
+        fs.create_symlink(f"/var/log/containers/{entry}", "nowhere")
+        assert naming.KubeletNames().containers == expected, entry
+        fs.remove(f"/var/log/containers/{entry}")
+
+
+def test_a_directory_with_more_entries_than_a_node_has_pods_names_nothing(
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs.create_file(f"/var/log/containers/web_shop_app-{ID}.log")
+    monkeypatch.setattr(files, "NAMES", 0)
+    assert naming.KubeletNames().containers == {}

@@ -16,7 +16,7 @@ from hook import rare, system
 from hook.conmon import find_pod, leaves_out, name_container
 from hook.identity import Pod
 from hook.models import KeyState, Options
-from hook.node import podman, programs
+from hook.node import naming, programs
 
 ID = "c" * 64
 POD = "fd174e60a699" + "0" * 52
@@ -219,7 +219,7 @@ def write_json(fs: FakeFilesystem, path: str, content: object) -> None:
 def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(
     fs: FakeFilesystem,
 ) -> None:
-    assert podman.PodmanNames(RUN).containers == {}
+    assert naming.PodmanNames(RUN).containers == {}
     overlay, vfs = f"{STORAGE}/overlay-containers", f"{STORAGE}/vfs-containers"
     write_json(
         fs, f"{overlay}/containers.json", [{"id": "b"}, {"id": "a", "names": ["db", "other"]}]
@@ -228,7 +228,7 @@ def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_
     write_json(
         fs, f"{vfs}/containers.json", [{"id": "d", "names": ["web"]}, {"id": "e", "names": []}]
     )
-    assert podman.PodmanNames(RUN).containers == {"a": "db", "c": "build", "d": "web"}
+    assert naming.PodmanNames(RUN).containers == {"a": "db", "c": "build", "d": "web"}
 
 
 def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem) -> None:
@@ -240,7 +240,7 @@ def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem) -> None:
     for number, text in enumerate(texts):
         write_json(fs, f"/srv/s/{number}-containers/containers.json", text)
     write_json(fs, "/srv/s/vfs-containers/containers.json", [{"id": "d", "names": ["web"]}])
-    assert podman.PodmanNames(RUN).containers == {"d": "web"}
+    assert naming.PodmanNames(RUN).containers == {"d": "web"}
 
 
 def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(
@@ -250,7 +250,7 @@ def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(
     for is_podmans, expected in ((True, ("n" * 253, DIGITS)), (False, (None, None))):
         pod = Pod()
         pod.is_podmans = is_podmans
-        podman.name_running(pod, ID, f"/srv/vfs-containers/{ID}/userdata", [IN_POD])
+        naming.name_running(pod, ID, f"/srv/vfs-containers/{ID}/userdata", [IN_POD])
         assert (pod.container, pod.name) == expected
 
 
@@ -290,11 +290,11 @@ def install_podman(fs: FakeFilesystem, capabilities: int = (1 << 41) - 1) -> Non
 
 def test_pods_are_named_by_podman(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = answer(monkeypatch, PODS)
-    names = podman.PodmanNames(RUN)
+    names = naming.PodmanNames(RUN)
     assert names.find_pod(DIGITS) is None, "there is no Podman"
     assert not names.wants_pods
     install_podman(fs)
-    names = podman.PodmanNames(RUN)
+    names = naming.PodmanNames(RUN)
     assert [names.find_pod(digits) for digits in (DIGITS, "ab" * 6, "c" * 12)] == [
         "stack",
         "shop",
@@ -311,7 +311,7 @@ def test_an_answer_of_podman_that_is_none_names_nothing(
     # None: it hung, or printed without end.
     for output, status in [*DIRTY, (PODS, 125), ("", None)]:
         answer(monkeypatch, output, status)
-        assert podman.PodmanNames(RUN).find_pod(DIGITS) is None, output[:80]
+        assert naming.PodmanNames(RUN).find_pod(DIGITS) is None, output[:80]
 
 
 def test_podman_without_the_rights_that_it_needs_is_not_asked_but_the_mark_is_wanted(
@@ -320,18 +320,18 @@ def test_podman_without_the_rights_that_it_needs_is_not_asked_but_the_mark_is_wa
     """The unit's second start has the answer, which stays."""
     install_podman(fs, capabilities=1 << 1 | 1 << 5)
     asked = answer(monkeypatch, PODS)
-    assert not podman.PodmanNames(RUN).wants_pods, "no name is missing"
+    assert not naming.PodmanNames(RUN).wants_pods, "no name is missing"
     file = None
     for output in (None, *(text for text, _ in DIRTY)):
         if output is not None:
             file = file or fs.create_file(f"{RUN}/podman-pods.json")
             file.set_contents(output)
-        names = podman.PodmanNames(RUN)
+        names = naming.PodmanNames(RUN)
         assert names.find_pod(DIGITS) is None
         assert names.wants_pods, str(output)[:80]
     assert file is not None
     file.set_contents(PODS)
-    names = podman.PodmanNames(RUN)
+    names = naming.PodmanNames(RUN)
     assert names.find_pod(DIGITS) == "stack"
     assert (names.wants_pods, asked) == (False, [])
 
@@ -353,10 +353,10 @@ def state(**fields: Any) -> KeyState:  # noqa: ANN401
 
 
 @pytest.fixture
-def known(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> podman.PodmanNames:
+def known(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> naming.PodmanNames:
     write_json(fs, f"{STORAGE}/vfs-containers/containers.json", [{"id": ID, "names": ["web"]}])
-    names = podman.PodmanNames(RUN)
-    monkeypatch.setattr(podman.PodmanNames, "_pods", {DIGITS: "stack"})
+    names = naming.PodmanNames(RUN)
+    monkeypatch.setattr(naming.PodmanNames, "_pods", {DIGITS: "stack"})
     return names
 
 
@@ -377,16 +377,16 @@ COMPLETED: list[tuple[dict[str, Any], tuple[str | None, ...]]] = [
 ]
 
 
-def test_names_are_added_to_a_record_that_lacks_them(known: podman.PodmanNames) -> None:
+def test_names_are_added_to_a_record_that_lacks_them(known: naming.PodmanNames) -> None:
     for fields, expected in COMPLETED:
         before = state(**fields)
-        after = podman.add_names(before, known)
+        after = naming.add_names(before, naming.KubeletNames(), known)
         assert (after.pod_name, after.name, after.members[ID].name) == expected, fields
-        assert podman.add_names(after, known) is after
+        assert naming.add_names(after, naming.KubeletNames(), known) is after
         assert (after == before) is (after is before)
 
 
-def test_a_pods_digits_stay_its_label(known: podman.PodmanNames) -> None:
+def test_a_pods_digits_stay_its_label(known: naming.PodmanNames) -> None:
     web = {"namespace": "", "pod": DIGITS, "container": "web"}
     for fields, labels in (
         ({}, web),  # as before the record was lost
@@ -395,11 +395,11 @@ def test_a_pods_digits_stay_its_label(known: podman.PodmanNames) -> None:
         ({"pod_name": "stack"}, {}),
         ({"member": ELSEWHERE}, {}),
     ):
-        state_with_names = podman.add_names(state(**fields), known)
+        state_with_names = naming.add_names(state(**fields), naming.KubeletNames(), known)
         assert state_with_names.labels == labels, fields
-        assert podman.add_names(state_with_names, known) is state_with_names
+        assert naming.add_names(state_with_names, naming.KubeletNames(), known) is state_with_names
 
 
-def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: podman.PodmanNames) -> None:
+def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: naming.PodmanNames) -> None:
     completed = state(pod_name=DIGITS, members={})
-    assert podman.add_names(completed, known).pod_name == "stack"
+    assert naming.add_names(completed, naming.KubeletNames(), known).pod_name == "stack"

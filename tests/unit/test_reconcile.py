@@ -21,7 +21,7 @@ from hook.context import Context
 from hook.errors import HookError
 from hook.identity import Container
 from hook.models import Failure, Index, KeyState, State
-from hook.node import podman, processes, runtimes
+from hook.node import naming, processes, runtimes
 from hook.node.processes import Groups
 from hook.reconcile import act as acting
 from hook.reconcile import diagnose, move, run, survey
@@ -853,7 +853,7 @@ NEEDS: dict[str, Callable[[Node], object]] = {
 def test_each_action_is_done_once_and_a_second_run_finds_nothing_to_do(
     node: Node, verb: str
 ) -> None:
-    node.patch.setattr(podman.PodmanNames, "find_pod", lambda *_: "web")
+    node.patch.setattr(naming.PodmanNames, "find_pod", lambda *_: "web")
     node.start()
     NEEDS[verb](node)
     first = node.repair()

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the names that Podman gave containers and pods.
+"""Finds the names of pods and containers that the kubelet and Podman gave.
 
-Containers: containers/storage, `containers.json` and `volatile-containers.json` (those that a
-reboot removes), which are root's files. Pods: Podman itself is asked. Without CAP_SYS_ADMIN it
-would take root for a rootless user, so the timer's reconcile leaves the mark `podman-pods.wanted`
-in the run directory. Where the mark is, the unit runs Podman with full rights before the next
-reconcile, which reads the answer in `podman-pods.json`. A pod's name never changes, so an old
-answer may lack a name, but has no wrong one.
+A hook is not given all of them, and a record that was rebuilt from the kernel has none.
+
+The kubelet (pkg/kubelet/kuberuntime) makes directories `/var/log/pods/<namespace>_<pod>_<uid>`, and
+for readers of logs links `/var/log/containers/<pod>_<namespace>_<container>-<container ID>.log`. No
+name has a `_` in it (RFC 1123). The chart's containers do not see them, and a directory with more
+than files.NAMES of them is not read.
+
+Podman keeps the names of containers in `containers.json` and `volatile-containers.json` (those that
+a reboot removes) of containers/storage, which are root's files. For those of pods it is asked
+itself. Without CAP_SYS_ADMIN it would take root for a rootless user, so the timer's reconcile
+leaves the mark `podman-pods.wanted` in the run directory. Where the mark is, the unit runs Podman
+with full rights before the next reconcile, which reads the answer in `podman-pods.json`. A pod's
+name never changes, so an old answer may lack a name, but has no wrong one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any
@@ -23,10 +31,37 @@ from hook.node.processes import read_status
 from hook.validation import replace
 
 _LISTS = ("containers.json", "volatile-containers.json")
-MARK, _ANSWER = "podman-pods.wanted", "podman-pods.json"
+PODMAN_MARK, _ANSWER = "podman-pods.wanted", "podman-pods.json"
 _LIMIT = 64 << 20  # bytes of a file of Podman's
 _PATIENCE = 5.0  # seconds for an answer of Podman's
 _SYS_ADMIN = 1 << 21  # capabilities(7)
+
+
+class KubeletNames:
+    """The kubelet's names. Each kind is read at its first use."""
+
+    @cached_property
+    def pods(self) -> Mapping[str, tuple[str, str]]:
+        """The namespace and the name of each pod, by its UID.
+
+        Empty if the kubelet's log directory is not visible.
+        """
+        entries = system.try_call(files.list_names, "/var/log/pods") or ()
+        matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
+        by_uid = {
+            identity.normalize_uid(match[3]): (match[1], match[2]) for match in matches if match
+        }
+        return {uid: names for uid, names in by_uid.items() if uid is not None}
+
+    @cached_property
+    def containers(self) -> Mapping[str, str]:
+        """The name of each container in its pod, by its ID.
+
+        Lacks those whose link name the kubelet has to cut.
+        """
+        entries = system.try_call(files.list_names, "/var/log/containers") or ()
+        matches = [re.fullmatch(r"(?:.*_)?([^_]+)-([^_-]*)\.log", entry) for entry in entries]
+        return {match[2]: match[1] for match in matches if match}
 
 
 class PodmanNames:
@@ -128,13 +163,33 @@ def name_running(pod: identity.Pod, container: str, bundle: str, places: list[st
         pod.name = conmon.find_pod(places, container)
 
 
-def add_names(state: KeyState, known: PodmanNames) -> KeyState:
-    """Add Podman's names to a key that lacks some.
+def add_names(state: KeyState, kubelet: KubeletNames, podman: PodmanNames) -> KeyState:
+    """Add names to the record of a key that lacks some.
 
     Return the same state if there is nothing to add.
 
-    Only a container whose cgroup Podman made is looked up.
+    The files with the names are read only if one is missing.
     """
+    return _add_kubelets(state, kubelet) if state.kind == "pod" else _add_podmans(state, podman)
+
+
+def _add_kubelets(state: KeyState, known: KubeletNames) -> KeyState:
+    pod = known.pods.get(state.key) if state.pod_name is None else None
+    members = dict(state.members)
+    for container, member in state.members.items():
+        name = (
+            known.containers.get(names.get_container_id(container)) if member.name is None else None
+        )
+        if name is not None:
+            members[container] = replace(member, name=name)
+    if pod is None and members == state.members:
+        return state
+    namespace, pod_name = pod or (state.pod_namespace, state.pod_name)
+    return replace(state, pod_namespace=namespace, pod_name=pod_name, members=members)
+
+
+def _add_podmans(state: KeyState, known: PodmanNames) -> KeyState:
+    """Add Podman's names. Only a container whose cgroup Podman made is looked up."""
     members = dict(state.members)
     digits = state.pod_name
     for key, member in state.members.items():
