@@ -9,18 +9,18 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from stat import S_ISREG
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hook import life_end, names, rare, system
 from hook.damage import ASIDE
 from hook.errors import UNNAMED, as_hook_error
 from hook.models import Failure, Index, KeyState, Model
-from hook.node.models import Unhooked
+from hook.node.models import ReconcileRecord, Unhooked
 from hook.store import PARTS, Reader, RunDir, file_of
 from hook.validation import replace
 from hook.words import explain_exception, who
@@ -31,6 +31,7 @@ _KEPT = 86400.0  # seconds that people have to look at an unreadable file or a f
 # The same for a failure of an unknown container: a tenant causes one with each restart.
 _KEPT_UNNAMED = 3600.0
 _PATIENCE = 1.0  # seconds for a lock
+_RECONCILE_LOCK = "reconcile.lock"
 _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of the kernel's clock
 _LEAST_ROOM, _LEAST_FILES = 1 << 20, 1000
 MOST_COMPLETED = 1000
@@ -347,6 +348,32 @@ def find_job(failure: Failure) -> str | None:
 
 def _is_old(run: Reader, path: str, kept: float) -> bool:
     return (system.try_call(rare.age, path, run.descriptor) or 0.0) >= kept
+
+
+# --- What reconcile has done: reconcile.json
+
+
+def read_reconciled(run: RunDir) -> ReconcileRecord:
+    """Read reconcile.json, or return an empty record if there is none that is readable."""
+    return run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
+
+
+def change_reconciled(run: RunDir, change: Callable[[ReconcileRecord], dict[str, Any]]) -> None:
+    """Set the fields of reconcile.json that `change` returns, under a lock of their own.
+
+    Raises OSError.
+    """
+    descriptor = system.open_lock(_RECONCILE_LOCK, run.descriptor)
+    try:
+        # Without the lock, counts of another run that ends in this moment may be
+        # lost, but not this one's.
+        system.try_flock(descriptor) or rare.wait_for_flock(
+            descriptor, system.monotonic() + _PATIENCE
+        )
+        last = read_reconciled(run)
+        run.write(ReconcileRecord, "reconcile", replace(last, **change(last)))
+    finally:
+        system.close(descriptor)
 
 
 # --- The end of the run directory

@@ -27,8 +27,7 @@ from hook.node import naming, processes, records, runtimes, sums, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
 from hook.reconcile.act import carry_out, end_key, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
-from hook.reconcile.move import Mover, explain_outside, finish
-from hook.reconcile.record import LateCpu, change_record
+from hook.reconcile.move import LateCpu, Mover, explain_outside, finish
 from hook.reconcile.rotate import LARGEST, rotate
 from hook.reconcile.sums import keep_sums
 from hook.reconcile.survey import ALL, ListStates, Scope, Survey
@@ -364,7 +363,7 @@ def _save(run: RunDir, outcomes: list[Outcome], **fields: Any) -> None:  # noqa:
         }
 
     with suppress(OSError):
-        change_record(run, add)
+        records.change_reconciled(run, add)
 
 
 def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:

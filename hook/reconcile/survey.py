@@ -18,7 +18,7 @@ from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import naming, processes, records
 from hook.node.runtimes import Answers
-from hook.reconcile.record import LateCpu, read_record
+from hook.reconcile.move import LateCpu
 
 # In a pass, of containers with a thread that ended before its group could be read.
 _MOST_REREADS = 400
@@ -128,7 +128,7 @@ class Survey:
         self._assigns = "[mbm_" in (mode or "")
         # By group, the counters that it may lose, now and in the last run.
         self.counted: dict[str, dict[str, str]] = {}
-        self._former = read_record(context.run).counted
+        self._former = records.read_reconciled(context.run).counted
 
     def list_keys(self) -> list[str]:
         """List every key with a record, an index entry or a leftover file."""

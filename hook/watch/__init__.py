@@ -43,8 +43,7 @@ from hook.models import Index, KeyState, Options
 from hook.node import processes, records
 from hook.node.models import WatchRecord
 from hook.reconcile import move
-from hook.reconcile.move import Mover, Place
-from hook.reconcile.record import LateCpu
+from hook.reconcile.move import LateCpu, Mover, Place
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from hook.validation import replace

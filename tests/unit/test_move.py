@@ -13,8 +13,7 @@ import pytest
 
 from hook import system
 from hook.errors import WRONG_CTRL_GROUP, HookError
-from hook.reconcile.move import Mover, Place, Source, finish, read_groups
-from hook.reconcile.record import LateCpu
+from hook.reconcile.move import LateCpu, Mover, Place, Source, finish, read_groups
 from hook.resctrl import Resctrl
 from hook.words import explain
 from tests.simulator.kernel import RESCTRL

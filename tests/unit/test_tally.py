@@ -14,7 +14,7 @@ from hook.errors import HookError
 from hook.models import Failure
 from hook.node.models import ReconcileRecord
 from hook.reconcile import act, run
-from hook.reconcile.record import LateCpu
+from hook.reconcile.move import LateCpu
 from hook.reconcile.run import Outcome, Repairs
 from hook.store import RunDir
 from tests.simulator.machine import RUN
