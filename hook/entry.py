@@ -170,9 +170,9 @@ def _act(call: Call, context: Context) -> bool:
 
         report.write_traces(call, context.run, problem, is_monitored=True)
     elif context.run.has(Failure, call.name):
-        from hook import poststop
+        from hook import unmonitored
 
-        poststop.forget_failure(context, call.name, container)
+        unmonitored.forget_failure(context, call.name, container)
     return True
 
 

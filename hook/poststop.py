@@ -8,20 +8,12 @@ Read `poststop`, then `key.remove_members`, the transitions of `life_end` that i
 from __future__ import annotations
 
 from hook import identity, key, system
-from hook.errors import HookError
 from hook.models import Failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.context import Context
-    from hook.identity import Container
     from hook.models import Member
-    from hook.store import RunDir
-
-FAILURE_PATIENCE = 1.0
-"""Seconds: the longest wait for the lock of a failure's record,
-which is that of a key with the container's ID.
-"""
 
 
 def poststop(context: Context, container: str) -> None:
@@ -32,7 +24,10 @@ def poststop(context: Context, container: str) -> None:
     and two runtimes, or two root directories of one, may each have a container of this ID. Raises
     HookError, OSError.
     """
-    forget_failure(context, container)
+    if context.run.has(Failure, container):
+        from hook import unmonitored
+
+        unmonitored.forget_failure(context, container)
     name = context.run.read_index(container)
     if name is None:
         return
@@ -52,42 +47,6 @@ def poststop(context: Context, container: str) -> None:
             key.remove_members(
                 context, locked, leaving, stops=member is not None and container in leaving
             )
-
-
-def forget_failure(context: Context, container: str, process: Container | None = None) -> None:
-    """Remove the record of a container's failure,
-    unless it is of a process that may be alive and is not this one.
-
-    What ran unmonitored has its line in the history first. `process` is monitored now.
-    """
-    run = context.run
-    if not run.has(Failure, container):
-        return
-    try:
-        # Under the lock of its writers: the container may start again and fail at this moment,
-        # and that record stays.
-        with run.lock(container, system.monotonic() + FAILURE_PATIENCE):
-            if not has_live_failure(run, container, process.pid if process is not None else None):
-                from hook import unmonitored
-
-                unmonitored.close(context, container, process)
-    except (HookError, OSError) as error:  # reconcile removes it
-        run.complain(
-            "the record of a failed start stays until its line of history can be written", error
-        )
-
-
-def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> bool:
-    """Whether a process other than `pid` that failed to be monitored under this ID may be alive."""
-    try:
-        failure = run.read(Failure, container)
-    except ValueError:  # damaged, or of a newer version
-        return False
-    except OSError:  # reconcile removes it after a day
-        return True
-    if failure is None or failure.pid is None or failure.pid == pid:
-        return False
-    return system.is_dead(failure.pid, failure.starttime) is False
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:

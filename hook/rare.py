@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
+FAILURE_PATIENCE = 1.0
+"""Seconds: the longest wait for the lock of a failure's record,
+which is that of a key with the container's ID.
+"""
 
 
 def now_utc() -> str:

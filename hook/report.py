@@ -13,7 +13,7 @@ The core imports this only after a failure.
 
 from __future__ import annotations
 
-from hook import identity, names, poststop, rare, system
+from hook import identity, names, rare, system
 from hook.context import Context
 from hook.errors import UNNAMED, HookError, Reason, as_hook_error
 from hook.models import Failure
@@ -37,8 +37,6 @@ _MOST_OF_KEY = 10  # lines a minute in syslog, for each key and reason
 _MOST_OF_NODE = 200  # lines a minute in syslog, for all of them
 _LOGGED = "logged-"
 _MINUTE = 60.0
-PATIENCE = poststop.FAILURE_PATIENCE
-"""Seconds: the longest wait for the lock of a failure's record."""
 
 
 # --- What a hook reports
@@ -115,8 +113,10 @@ def write_traces(
             pass
     _write_line_about(call, run, error)
     if run is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
-        # The container goes, and its record with it.
-        poststop.forget_failure(_open(call, run), call.name)
+        if run.has(Failure, call.name):  # the container goes, and its record with it
+            from hook import unmonitored
+
+            unmonitored.forget_failure(_open(call, run), call.name)
     elif run is not None:
         key = guess_key(call.options, call.container) if call.container is not None else None
         failure = make_failure(
@@ -221,7 +221,7 @@ def write_record(context: Context, failure: Failure) -> None:
     run = context.run
     try:
         try:
-            with run.lock(failure.container, system.monotonic() + PATIENCE):
+            with run.lock(failure.container, system.monotonic() + rare.FAILURE_PATIENCE):
                 _write_unless_live(context, failure)
         except (HookError, OSError):  # a full /run may have room for the record alone
             _write_unless_live(context, failure, owner=f"unlocked-{system.process_id()}")
@@ -241,16 +241,19 @@ def _write_unless_live(context: Context, failure: Failure, owner: str = "") -> N
     is_other = (
         former is not None and former.pid is not None and (former.pid, former.starttime) != process
     )
-    if is_other and not poststop.has_live_failure(run, container):
+    if is_other or failure.stage == "poststop":
         from hook import unmonitored
 
-        # A run of the same ID has ended, as Podman's do:
-        # it has its line before this record takes its place.
-        unmonitored.close(context, container, failure)
-    # A late poststop may fail when the container has started again,
-    # and that start's own failure stays on record.
-    if failure.stage != "poststop" or not poststop.has_live_failure(run, container):
-        run.write(Failure, container, failure, owner)
+        is_live = unmonitored.has_live_failure(run, container)
+        if is_other and not is_live:
+            # A run of the same ID has ended, as Podman's do:
+            # it has its line before this record takes its place.
+            unmonitored.close(context, container, failure)
+        if is_live and failure.stage == "poststop":
+            # It is late, and the container has started again: that start's own failure stays on
+            # record.
+            return
+    run.write(Failure, container, failure, owner)
 
 
 def make_failure(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of what ran unmonitored: a line in the history that says so, and why,
+"""The end of a failure's record, and of what ran unmonitored: a line of the history,
 and a count by reason.
 
 A bill without that line would look whole. The core imports this only where a failure is on record.
@@ -15,12 +15,45 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.context import Context
     from hook.identity import Container
+    from hook.store import RunDir
 
 COUNTED = "unmonitored-"
 """Files in the run directory's `runs` begin so:
 one byte for each run that ended unmonitored, by reason.
 """
 _NEVER_RAN = Reason.TASK_GONE
+
+
+def forget_failure(context: Context, container: str, process: Container | None = None) -> None:
+    """Remove the record of a container's failure,
+    unless it is of a process that may be alive and is not this one.
+
+    What ran unmonitored has its line in the history first. `process` is monitored now.
+    """
+    run = context.run
+    try:
+        # Under the lock of its writers: the container may start again and fail at this moment,
+        # and that record stays.
+        with run.lock(container, system.monotonic() + rare.FAILURE_PATIENCE):
+            if not has_live_failure(run, container, process.pid if process is not None else None):
+                close(context, container, process)
+    except (HookError, OSError) as error:  # reconcile removes it
+        run.complain(
+            "the record of a failed start stays until its line of history can be written", error
+        )
+
+
+def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> bool:
+    """Whether a process other than `pid` that failed to be monitored under this ID may be alive."""
+    try:
+        failure = run.read(Failure, container)
+    except ValueError:  # damaged, or of a newer version
+        return False
+    except OSError:  # reconcile removes it after a day
+        return True
+    if failure is None or failure.pid is None or failure.pid == pid:
+        return False
+    return system.is_dead(failure.pid, failure.starttime) is False
 
 
 def close(context: Context, container: str, process: Container | Failure | None = None) -> None:

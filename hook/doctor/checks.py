@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from hook import entry, inventory, reclaim, report, resctrl, system
+from hook import entry, inventory, rare, reclaim, resctrl, system
 from hook.errors import HookError, as_hook_error
 from hook.install.install import Program, Refused, try_program
 from hook.models import Options
@@ -495,7 +495,7 @@ def find_longest_wait(options: Options) -> float:
     key, for a search for RMIDs, after which the lock's time starts again, for limbo, and for the
     lock of a failure's record.
     """
-    of_locks = 3 * options.lock_timeout + report.PATIENCE
+    of_locks = 3 * options.lock_timeout + rare.FAILURE_PATIENCE
     return entry.STDIN_PATIENCE + of_locks + reclaim.LONGEST_SEARCH + options.rmid_wait
 
 

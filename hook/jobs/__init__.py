@@ -23,7 +23,6 @@ from hook.key import remove_members, settle
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import command, processes
 from hook.node.processes import Process, Processes
-from hook.poststop import forget_failure
 from hook.reconcile.act import (
     LONGEST_KEY,
     bring_in,
@@ -82,7 +81,7 @@ def run(
         if context is not None and isinstance(process, Container):
             if key is not None:
                 _undo(context, key, [process])
-            forget_failure(context, process.id, process)
+            _forget_failure(context, process)
             _print_complaints(context.run)
         raise
 
@@ -136,10 +135,16 @@ def assign(
     # After the last one: what an earlier call could not do stays on record if this one fails.
     # Killed before it, reconcile finds that they are members.
     for process in joining:
-        forget_failure(context, process.id, process)
+        _forget_failure(context, process)
     if joined:
         context.run.count_run("job-monitored", len(joined))
     return key
+
+
+def _forget_failure(context: Context, process: Container) -> None:
+    """Remove the record of an earlier failure of this process, which is a member now, or ends."""
+    if context.run.has(Failure, process.id):
+        unmonitored.forget_failure(context, process.id, process)
 
 
 def release(context: Context, name: str, outcomes: dict[int, str] | None = None) -> bool:

@@ -24,7 +24,6 @@ from hook import (
     labels,
     life_end,
     life_turns,
-    poststop,
     rare,
     reclaim,
     report,
@@ -42,7 +41,7 @@ from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_ke
 from hook.reconcile.move import Mover, Place, Source, read_groups
 from hook.reconcile.survey import Survey, find_process
 from hook.store import LockedKey
-from hook.unmonitored import close
+from hook.unmonitored import close, forget_failure
 from hook.words import format_count
 
 if TYPE_CHECKING:
@@ -592,8 +591,8 @@ def _monitor(
     problem = container.problem(key) if key is not None else None
     if problem is not None:
         _record(context, container, problem, key, is_monitored=True)
-    else:
-        poststop.forget_failure(context, container.id, container)
+    elif context.run.has(Failure, container.id):
+        forget_failure(context, container.id, container)
     if key is None:
         return False
     # Its init is in by now: what stays outside is no hook's failure.

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves a container's threads into its group, and counts what they had used before: reconcile,
-watch and jobs share it.
+"""Moves a container's threads into its group, and counts what they had used before.
 
-A mover looks and moves until a look finds no thread outside. Each look reads all threads of the
-cgroup at once, and each thread outside is moved at once; both take some 0.1 ms. So it also gets a
-program that lives as a chain of processes of a few milliseconds each: what a thread forks after its
-move is in the group. Each mover is started first; then `finish` steps those that have not ended in
-turn.
+Reconcile, watch and jobs share this. A mover looks and moves until a look finds no thread outside.
+Each look reads all threads of the cgroup at once, and each thread outside is moved at once; both
+take some 0.1 ms. So it also gets a program that lives as a chain of processes of a few milliseconds
+each: what a thread forks after its move is in the group. Each mover is started first; then `finish`
+steps those that have not ended in turn.
 
 A child of a fork that began before its parent's move is outside, and appears only when the fork
 ends, which can take any time (a parent of vfork waits for its child). We do not wait for that: the
