@@ -16,9 +16,10 @@ from hook.models import Annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.labels import Names
     from hook.models import Kind, Member, Options
 
+    Names = tuple[str | None, str | None, str | None]
+    """The namespace, the pod and the container; None is unknown."""
     Key = tuple[str, Kind]
     """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs),
     `job` (a name: hook/jobs).

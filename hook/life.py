@@ -115,9 +115,9 @@ def join(
     )
     known = (state.pod_namespace, state.pod_name, state.name)
     if state.groups and known != (joined.pod_namespace, joined.pod_name, joined.name):
-        from hook import labels
+        from hook import life_turns
 
-        joined = labels.keep_metric_labels(state, joined)
+        joined = life_turns.keep_metric_labels(state, joined)
     return joined
 
 

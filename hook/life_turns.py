@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a key, its rare turns: it comes back, another tool interferes, its record is rebuilt.
-
-See `life`.
+"""The life of a key, its rare turns: it comes back, gets other names, is taken,
+replaced or rebuilt. See `life`.
 """
 
 from __future__ import annotations
 
 from hook import counters, formats, names
-from hook.life_end import end_group, reopen_with
+from hook.life_end import reopen_with
 from hook.models import Returned
 from hook.validation import replace
 
@@ -15,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from hook.identity import Names
     from hook.models import Index, KeyState, Kind, Member, MonGroup
 
 
@@ -30,10 +30,15 @@ def come_back(state: KeyState, group: MonGroup, boottime: float, unix: float) ->
     )
 
 
+def end_gone(group: MonGroup) -> MonGroup:
+    """End a group that another tool removed: its last counters on record, if any, are its `end`."""
+    last = group.last or {}
+    return replace(counters.add_late(group, last), end=last)
+
+
 def remake_group(group: MonGroup) -> MonGroup:
     """Begin with a new directory of a group: see `remake`."""
-    use = counters.carry([end_group(group, group.last or {})])
-    return replace(group, begin=None, end=None, last=None, **use)
+    return replace(group, begin=None, end=None, last=None, **counters.carry([end_gone(group)]))
 
 
 def remake(state: KeyState, path: str) -> KeyState:
@@ -75,10 +80,7 @@ def take(state: KeyState, gone: Collection[str]) -> KeyState:
 
     A part of the use is unknown until the key comes back from its completion.
     """
-    groups = [
-        end_group(group, group.last or {}) if group.path in gone else group
-        for group in state.groups
-    ]
+    groups = [end_gone(group) if group.path in gone else group for group in state.groups]
     return replace(state, groups=groups, taken=True)
 
 
@@ -94,3 +96,36 @@ def rebuild(
     return replace(
         state, groups=groups, kind=kind, members=members, history_file=file, job_labels=labels
     )
+
+
+# --- Its names, for people and in the labels of its metrics
+
+
+def name_key(state: KeyState, container: str = "") -> Names:
+    """Return the names of a key, or of a container of it: the namespace,
+    the pod and the container; None is unknown.
+
+    Podman's pods have no namespace. Only a key that is one container has a container's name.
+    """
+    members = state.members
+    if container:
+        name = members[container].name if container in members else None
+    elif state.kind == "container":
+        name = state.name or next((member.name for member in members.values() if member.name), None)
+    else:
+        name = None
+    return state.pod_namespace, state.pod_name, name
+
+
+def read_metric_labels(state: KeyState) -> dict[str, str]:
+    """Return the names in the labels of a key's metrics, empty ones too."""
+    known = zip(("namespace", "pod", "container"), name_key(state))
+    return state.labels or {label: name or "" for label, name in known}
+
+
+def keep_metric_labels(before: KeyState, after: KeyState) -> KeyState:
+    """Keep the labels of a key's metrics when it gets other names:
+    one key is one series for as long as it exists.
+    """
+    labels = read_metric_labels(before)
+    return after if read_metric_labels(after) == labels else replace(after, labels=labels)

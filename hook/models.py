@@ -221,7 +221,7 @@ class KeyState(Model):
     # The name of a key that is one container, which stays when the member has left.
     name: str | None = None
     # The labels of its metrics, if the names on record have changed since
-    # (labels.keep_metric_labels). Those of a job are `job_labels`.
+    # (life_turns.keep_metric_labels). Those of a job are `job_labels`.
     labels: dict[str, str] = {}
     # Members may be missing, so that only reconcile may end the key.
     recovering: bool = False

@@ -12,7 +12,12 @@ from hook import formats, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypeVar
+
     from hook.models import Options
+
+    T = TypeVar("T")
 
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
@@ -20,6 +25,14 @@ FAILURE_PATIENCE = 1.0
 """Seconds: the longest wait for the lock of a failure's record,
 which is that of a key with the container's ID.
 """
+
+
+def start_elsewhere(items: Sequence[T]) -> list[T]:
+    """Return the same items in turn, but begin with another one at each call,
+    so that none is always too late.
+    """
+    at = int(system.boottime() * 1000) % len(items) if items else 0
+    return [*items[at:], *items[:at]]
 
 
 def now_utc() -> str:

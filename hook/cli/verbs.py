@@ -19,9 +19,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hook import formats, names, rare, report, show, system
+from hook import formats, life_turns, names, rare, report, show, system
 from hook.errors import HookError, Reason, as_hook_error
-from hook.labels import name_key
 from hook.models import Options
 from hook.node import command, engines, files, paths, programs
 from hook.node.paths import Places
@@ -238,7 +237,9 @@ def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
         pod = show.list_pod_names(failure.namespace, failure.pod)
         named.setdefault(key, {key}).update(filter(None, (failure.container, failure.name, *pod)))
         shown[key] = findings.name_failed(failure)
-    shown.update({key: who(key, *name_key(seen_key.state)) for key, seen_key in keys.items()})
+    shown.update(
+        {key: who(key, *life_turns.name_key(seen_key.state)) for key, seen_key in keys.items()}
+    )
     exact = [key for key, names in named.items() if name in names]
     begun = [
         key

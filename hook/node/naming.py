@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any
 
-from hook import conmon, formats, identity, labels, names, system
+from hook import conmon, formats, identity, life_turns, names, system
 from hook.models import KeyState
 from hook.node import engines, files, programs
 from hook.node.processes import read_status
@@ -213,4 +213,4 @@ def _add_podmans(state: KeyState, known: PodmanNames) -> KeyState:
     named = replace(state, pod_name=digits, name=name, members=members)
     # The hook that records a container has the digits only: as a label they stay,
     # also if the record was lost.
-    return labels.keep_metric_labels(named, replace(named, pod_name=pod))
+    return life_turns.keep_metric_labels(named, replace(named, pod_name=pod))

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from hook import formats, identity, names, system
+from hook import formats, identity, names, rare, system
 from hook.models import State, ValidationError
 from hook.node import files, programs
 from hook.words import explain_exception
 
-T = TypeVar("T")
 Answers = tuple[dict[str, State], dict[str, str]]
 
 _DIRECTORIES = (
@@ -93,7 +92,7 @@ class Runtimes(NamedTuple):
         deadline = system.monotonic() + seconds
         states: dict[str, State] = {}
         unanswered: dict[str, str] = {}
-        for container in start_elsewhere(sorted(filter(names.is_container_id, containers))):
+        for container in rare.start_elsewhere(sorted(filter(names.is_container_id, containers))):
             answers = [self._ask(root, container, deadline) for root in self.roots]
             given = [answer for answer in answers if isinstance(answer, State)]
             if given:
@@ -132,14 +131,6 @@ def list_adoptable(states: dict[str, State]) -> list[State]:
 def _is_live(state: State) -> bool:
     """Whether a container has a process."""
     return state.status in _LIVE and bool(state.pid)
-
-
-def start_elsewhere(items: Sequence[T]) -> list[T]:
-    """Return the same items in turn, but begin with another one at each call,
-    so that none is always too late.
-    """
-    at = int(system.boottime() * 1000) % len(items) if items else 0
-    return [*items[at:], *items[:at]]
 
 
 def find_runtimes(further: Sequence[str] = ()) -> Runtimes:

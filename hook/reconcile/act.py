@@ -21,7 +21,6 @@ from hook import (
     ending,
     identity,
     inventory,
-    labels,
     life_end,
     life_turns,
     rare,
@@ -368,7 +367,7 @@ _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] 
         Index, action.container
     ),
     "name": lambda survey, locked, state, _: settle(
-        survey.context, locked, labels.keep_metric_labels(state, survey.add_names(state))
+        survey.context, locked, life_turns.keep_metric_labels(state, survey.add_names(state))
     ),
     "prune": _prune,
     "write": lambda survey, locked, state, _: write_owed(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from hook import labels, life_end, names, reclaim, system
+from hook import life_end, life_turns, names, reclaim, system
 from hook.errors import Reason
 from hook.key import is_held
 from hook.models import Failure, KeyState, Member, State
@@ -47,7 +47,7 @@ class Action:
     path: str = ""  # of a mon_group, or of a file of the run directory
     why: str = ""
     strangers: tuple[int, ...] = ()  # the threads to move out
-    # As labels.name_key, on record or in a failure.
+    # As life_turns.name_key, on record or in a failure.
     names: tuple[str | None, ...] = (None, None, None)
     state: State | None = None  # of the running container to adopt
 
@@ -113,7 +113,7 @@ def diagnose_key(
         yield (
             action
             if any(action.names)
-            else replace(action, names=labels.name_key(state, action.container))
+            else replace(action, names=life_turns.name_key(state, action.container))
         )
 
 
@@ -166,7 +166,7 @@ def _diagnose_record(survey: Survey, state: KeyState) -> Iterator[Action]:
         named = survey.add_names(state)
         if named is not state:
             why = "the kubelet's logs name it" if state.kind == "pod" else "Podman names it"
-            yield Action("name", key, why=why, names=labels.name_key(named))
+            yield Action("name", key, why=why, names=life_turns.name_key(named))
     elif state.lingering_since is None or is_listed is False or survey.has_lingered(state):
         if state.groups and all(is_held(survey.context, state, group) for group in state.groups):
             survey.held.add(key)

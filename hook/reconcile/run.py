@@ -18,7 +18,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from hook import damage, inventory, labels, life_end, reclaim, report, resctrl, system, validation
+from hook import (
+    damage,
+    inventory,
+    life_end,
+    life_turns,
+    rare,
+    reclaim,
+    report,
+    resctrl,
+    system,
+    validation,
+)
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.key import settle
@@ -108,7 +119,7 @@ class Repairs:
         self.undone = len(actions)
         waiting: list[tuple[_Attempt, Mover]] = []
         for action in sorted(
-            runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb)
+            rare.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb)
         ):
             self.at = action
             if action.verb in BRING_IN and system.monotonic() >= self._deadline:
@@ -463,7 +474,9 @@ def _name(survey: Survey, key: str, container: str = "") -> str:
     What was recorded since the survey has no other names.
     """
     state = survey.states.get(key)
-    name = who(container or key, *(labels.name_key(state, container) if state is not None else ()))
+    name = who(
+        container or key, *(life_turns.name_key(state, container) if state is not None else ())
+    )
     return f"{name} of {short_id(key)}" if container else name
 
 

@@ -19,9 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, starmap
 
-from hook import __version__, counters, rare, report, system
+from hook import __version__, counters, life_turns, rare, report, system
 from hook.errors import HookError, Reason, as_hook_error
-from hook.labels import read_metric_labels
 from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.node.sums import RUNS
@@ -87,7 +86,7 @@ def make_families(
     keys = [
         key
         for key in node.keys
-        if not key.state.recovering or any(read_metric_labels(key.state).values())
+        if not key.state.recovering or any(life_turns.read_metric_labels(key.state).values())
     ]
     uses = _sum_keys(keys)
     families = [*_make_event_families(uses, PREFIX, "", former, has_created=has_created)]
@@ -436,7 +435,7 @@ def _identify(key: SeenKey) -> Labels:
 
     Otherwise Prometheus would add those of the pod in which the exporter runs.
     """
-    labels = read_metric_labels(key.state)
+    labels = life_turns.read_metric_labels(key.state)
     if key.state.kind == "pod":
         kind = "uid"
     else:

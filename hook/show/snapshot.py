@@ -22,9 +22,8 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from hook import counters, inventory, life_end, rare, resctrl, system
+from hook import counters, inventory, life_end, life_turns, rare, resctrl, system
 from hook.errors import HookError
-from hook.labels import name_key
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, ViewRecord, WatchRecord
 from hook.node.records import Broken, Records, leave_out, locate_state, read_record, read_state
@@ -177,7 +176,7 @@ class SeenKey:
         """Podman's name for the container or pod that the key is,
         if that is known; a job's is its key.
         """
-        namespace, pod, container = name_key(self.state)
+        namespace, pod, container = life_turns.name_key(self.state)
         by_kind = {"container": container, "sandbox": pod, "job": self.state.key}
         return by_kind.get(self.state.kind) if namespace is None else None
 
@@ -190,7 +189,7 @@ class SeenKey:
         """
         if self.state.kind == "job":
             return self.state.key
-        namespace, pod, container = name_key(self.state)
+        namespace, pod, container = life_turns.name_key(self.state)
         known = [namespace, pod or (namespace and ""), container]
         return "/".join(to_word(name) for name in known if name is not None) or NOTHING
 
@@ -238,7 +237,7 @@ class SeenKey:
         """Name a member and its pod, or its job, for people."""
         if self.state.kind == "job":
             return who(container, name=self.state.key)
-        return who(container, *name_key(self.state, container))
+        return who(container, *life_turns.name_key(self.state, container))
 
     def list_alive(self) -> list[str]:
         """List the members that are not known to be dead."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hook import identity, labels, reclaim, system
+from hook import identity, life_turns, reclaim, system
 from hook.context import read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
@@ -149,10 +149,10 @@ def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: N
         container = read_container(ID, pid, "/nowhere", {})
         container.pod.container = name
         create_runtime(node.context(), container)
-        assert (node.state(ID).name, labels.read_metric_labels(node.state(ID))["container"]) == (
-            known,
-            "old",
-        )
+        assert (
+            node.state(ID).name,
+            life_turns.read_metric_labels(node.state(ID))["container"],
+        ) == (known, "old")
         node.stop(ID, pid)
 
 

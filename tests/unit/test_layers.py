@@ -49,11 +49,13 @@ LAZY = {
     "words": "only in the report of a failure",
     "odd_state": "only if the state is too large or invalid",
     "refusals": "only if a process or its labels are refused, or a container changes its key",
-    "life_turns": "only if a key comes back, a group was replaced, or an ID is in use twice",
+    "life_turns": (
+        "only if a key comes back or gets other names, a group was replaced, or an ID is in use "
+        "twice"
+    ),
     "reclaim": "only after a failed try of createRuntime, or if a group has lingered long enough",
     "damage": "only if something is in the way of a record, or it is unreadable",
     "conmon": "only for Podman's containers",
-    "labels": "only if a key gets other names",
     "counters": (
         "only if a group was replaced or joins another: 2.5 % of Python's start, with `line`"
     ),
@@ -64,17 +66,7 @@ LAZY = {
 """The modules of the core that neither a usual start nor a usual end imports, and why."""
 STAGES = {"create": {"create", "life"}, "poststop": {"key", "life_end", "poststop"}}
 """Those that only a createRuntime, and only a poststop imports."""
-PURE = {
-    "counters",
-    "errors",
-    "formats",
-    "identity",
-    "labels",
-    "life",
-    "life_end",
-    "life_turns",
-    "line",
-}
+PURE = {"counters", "errors", "formats", "identity", "life", "life_end", "life_turns", "line"}
 PURE |= {"models", "names", "validation"}
 """The pure layer of the core: from a record, and what was read, to the next record.
 

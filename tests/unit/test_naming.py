@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import system
+from hook import life_turns, system
 from hook.context import read_container
 from hook.create import create_runtime
-from hook.labels import name_key
 from hook.models import KeyState, Member
 from hook.node import files, naming
 from hook.reconcile import act as acting
@@ -135,7 +134,7 @@ def test_only_a_key_that_is_one_container_has_a_containers_name(
         for key, name in WHOLE[2].items()
     }
     state = KeyState(key="k", kind=kind, pod_namespace="shop", pod_name="web", members=members)
-    assert name_key(state, container) == names
+    assert life_turns.name_key(state, container) == names
 
 
 def test_logs_are_listed_only_for_a_live_pod_without_names(

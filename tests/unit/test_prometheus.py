@@ -19,7 +19,7 @@ from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import __version__, labels, rare, system
+from hook import __version__, life_turns, rare, system
 from hook.cli import command_line as cli
 from hook.counters import MILLION
 from hook.errors import HookError, Reason
@@ -279,11 +279,11 @@ def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: Node
     state = node.live("c1", pod_name=POD, name="app")
     expected = {"namespace": "", "pod": POD, "container": "app", "key": "c1"}
     assert labels_of(node) == expected
-    labelled = labels.keep_metric_labels(state, replace(state, pod_name="keep"))
+    labelled = life_turns.keep_metric_labels(state, replace(state, pod_name="keep"))
     for again in (
         state,
         labelled,
-        labels.keep_metric_labels(labelled, replace(labelled, pod_name="kept", name="new")),
+        life_turns.keep_metric_labels(labelled, replace(labelled, pod_name="kept", name="new")),
     ):
         node.record(**again.model_dump())
         assert labels_of(node) == expected

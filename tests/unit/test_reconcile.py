@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from hook import counters, system, validation
+from hook import counters, rare, system, validation
 from hook.context import Context
 from hook.errors import HookError
 from hook.identity import Container
 from hook.models import Failure, Index, KeyState, State
-from hook.node import naming, processes, runtimes
+from hook.node import naming, processes
 from hook.node.processes import Groups
 from hook.reconcile import act as acting
 from hook.reconcile import diagnose, move, run, survey
@@ -1336,7 +1336,7 @@ def test_container_that_is_not_reached_is_named_and_another_one_is_the_first_in_
     first = set()
     for _ in range(40):
         node.kernel.now += 60.001
-        planned = runtimes.start_elsewhere(sorted(late))
+        planned = rare.start_elsewhere(sorted(late))
         first.add(planned[0])
     assert first == late
 
