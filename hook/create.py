@@ -92,7 +92,7 @@ def _try_once(context: Context, attempt: Attempt) -> None:
     since other containers may join and leave once the lock is free.
     """
     container, key = attempt.container, attempt.key
-    attempt.boottime, attempt.unix = system.boottime(), system.unix_time()
+    attempt.now = system.boottime(), system.unix_time()
     new_group, mon_group = _find_group(context, attempt)
     if mon_group not in ("", context.options.group_prefix + key):
         from hook import refusals
@@ -103,7 +103,7 @@ def _try_once(context: Context, attempt: Attempt) -> None:
         if (
             before is not None
             and before.lingering_until is not None
-            and before.lingering_until <= attempt.boottime
+            and before.lingering_until <= attempt.now[0]
         ):
             from hook import reclaim
 

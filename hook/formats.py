@@ -14,6 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    Moment = tuple[float, float]
+    """A time by both clocks: CLOCK_BOOTTIME, and Unix time."""
+
 _PRIME = 2**64 - 59
 
 

@@ -188,7 +188,7 @@ def _complete(context: Context, state: KeyState) -> KeyState:
         from hook import rare
 
         node = rare.name_node(context.options)
-    return life_end.complete(state, finals, held, system.boottime(), system.unix_time(), node)
+    return life_end.complete(state, finals, held, (system.boottime(), system.unix_time()), node)
 
 
 def is_held(context: Context, state: KeyState, group: MonGroup) -> bool:

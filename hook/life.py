@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Attempt:
     """An attempt to let a container join a key: one createRuntime, with all of its tries."""
 
-    # The time of the present try: CLOCK_BOOTTIME, and Unix time.
-    boottime = unix = 0.0
+    # The time of the present try, as formats.Moment.
+    now = (0.0, 0.0)
     # What the tries that failed have done. One of them has tried to free RMIDs, which is done once.
     has_reclaimed = False
     # How often another one followed because another program had removed the group, and because the
@@ -83,14 +83,14 @@ def join(
         state = KeyState(
             key=attempt.key,
             kind=attempt.kind,
-            created_at=formats.format_utc(attempt.unix),
-            created_boottime=attempt.boottime,
+            created_at=formats.format_utc(attempt.now[1]),
+            created_boottime=attempt.now[0],
             owed=state.owed if state is not None else None,
         )
     elif begins:
         from hook import life_turns
 
-        state = life_turns.come_back(state, group, attempt.boottime, attempt.unix)
+        state = life_turns.come_back(state, group, attempt.now)
     members = {**state.members, container.id: member}
     if displaces or "@" in "".join(members):
         from hook import life_turns

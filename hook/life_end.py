@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from hook.formats import Moment
     from hook.identity import Container
     from hook.models import KeyState
 
@@ -74,17 +75,10 @@ def linger(state: KeyState, finals: dict[str, Texts], boottime: float, seconds: 
     )
 
 
-def complete(  # noqa: PLR0913, PLR0917  the node is for the line alone
-    state: KeyState,
-    finals: dict[str, Texts],
-    held: Collection[str],
-    boottime: float,
-    unix: float,
-    node: str = "",
+def complete(
+    state: KeyState, finals: dict[str, Texts], held: Collection[str], now: Moment, node: str = ""
 ) -> KeyState:
     """End a key without members; its line of the history, of this node, is then owed.
-
-    The time is that of both clocks.
 
     `finals` has the present counters of its groups, by path, and `held` the paths of those that a
     live task keeps. A key with both kinds of groups goes on without the others; one whose groups
@@ -95,6 +89,7 @@ def complete(  # noqa: PLR0913, PLR0917  the node is for the line alone
     ]
     if len(ended) < len(state.groups):
         return retire(state, ended)
+    boottime, unix = now
     completed = replace(
         state,
         groups=ended,
@@ -108,7 +103,7 @@ def complete(  # noqa: PLR0913, PLR0917  the node is for the line alone
         return completed
     from hook import line
 
-    return owe(completed, line.make_line(state, ended, boottime, unix, node))
+    return owe(completed, line.make_line(state, ended, now, node))
 
 
 def finish(group: MonGroup, texts: Texts | None) -> MonGroup:

@@ -14,15 +14,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from hook.formats import Moment
     from hook.identity import Names
     from hook.models import Index, KeyState, Kind, Member, MonGroup
 
 
-def come_back(state: KeyState, group: MonGroup, boottime: float, unix: float) -> KeyState:
+def come_back(state: KeyState, group: MonGroup, now: Moment) -> KeyState:
     """Begin another run of a completed key, with this group, which inherits its use."""
     heir = counters.inherit_run(group, state.groups, is_partial=state.taken)
     returned = Returned(
-        at=formats.format_utc(unix), boottime=boottime, use=heir, late_cpu=state.late_cpu
+        at=formats.format_utc(now[1]), boottime=now[0], use=heir, late_cpu=state.late_cpu
     )
     reopened = reopen_with(state, [heir])
     return replace(

@@ -11,18 +11,17 @@ from hook import counters, formats
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.formats import Moment
     from hook.models import KeyState, MonGroup
 
 
-def make_line(
-    state: KeyState, ended: list[MonGroup], boottime: float, unix: float, node: str
-) -> list[str]:
+def make_line(state: KeyState, ended: list[MonGroup], now: Moment, node: str) -> list[str]:
     """Make the line of a key whose last groups have ended;
     of one without a member in any group there is none.
     """
     if not _had_member(state, ended):
         return []
-    return [formats.dumps(_describe_run(state, ended, boottime, unix, node))]
+    return [formats.dumps(_describe_run(state, ended, now, node))]
 
 
 def format_written(unix: float) -> str:
@@ -57,9 +56,9 @@ def name_run(state: KeyState) -> str:
 
 
 def _describe_run(
-    state: KeyState, ended: list[MonGroup], boottime: float, unix: float, node: str
+    state: KeyState, ended: list[MonGroup], now: Moment, node: str
 ) -> dict[str, object]:
-    returned, begin = state.returned, _find_begin(state)
+    returned, begin, (boottime, unix) = state.returned, _find_begin(state), now
     # What lingered has done nothing since then.
     end = state.lingering_since if state.lingering_since is not None else boottime
     known, unknown = _sum_use(state, ended)

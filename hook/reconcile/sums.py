@@ -173,7 +173,9 @@ def _save_runs(context: Context, ledger: Ledger, now: float) -> None:
             [RunProcess(pid=m.pid, starttime=m.starttime) for m in state.members.values()],
         )
         for line in (
-            make_line(left, ended, system.boottime(), now, node) if run not in ledger.recent else ()
+            make_line(left, ended, (system.boottime(), now), node)
+            if run not in ledger.recent
+            else ()
         ):
             saved[run] = SavedRun(key=state.key, line=line, processes=processes)
     # The others are lost, or cannot be read now: each stays until its line comes.

@@ -71,7 +71,7 @@ class Billed(Kept):
         """Return the line of its end."""
         left = life_end.leave(state, state.members, stops=True)
         ended = life_end.finish(left.groups[0], {ENERGY: str(float(used) + 1)})
-        (text,) = make_line(left, [ended], 9.0, self.now, "n1")
+        (text,) = make_line(left, [ended], (9.0, self.now), "n1")
         return text
 
     def forget(self) -> None:

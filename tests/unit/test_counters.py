@@ -371,8 +371,8 @@ def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(
             0 if what == "unread" else more * counters.MILLION
         }
         sums = {event: sums.get(event, 0) + use for event, use in known.items()}
-        done = life_end.complete(replace(state, groups=ended), {}, (), 0.0, 0.0)
-        state = life_turns.come_back(done, group(), 0.0, 0.0)
+        done = life_end.complete(replace(state, groups=ended), {}, (), (0.0, 0.0))
+        state = life_turns.come_back(done, group(), (0.0, 0.0))
     heir = state.groups[0]
     for counter in events:
         assert (at_least(heir, {})[counter] or 0) == sums.get(counter.rpartition("/")[2], 0)

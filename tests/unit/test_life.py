@@ -171,7 +171,7 @@ class LifeOfKey:
         container.history_file = self.files[formats.format_utc(self.clock)] = FILES[step.amount % 2]
         member = Member(pid=7, starttime=1, group=group.path)
         attempt = life.Attempt(container, ("c1", "container"), None, 0.0, 0.0)
-        attempt.boottime = attempt.unix = self.clock
+        attempt.now = self.clock, self.clock
         after = life.join(self.state, attempt, member, group, displaces=False)
         group, present = life.get_group(after, group.path), self.directories.get(group.path)
         is_there = present is not None and is_about(group, present.identity)
@@ -219,7 +219,7 @@ class LifeOfKey:
         if self.state is not None and self.state.completed_at is None:
             state = life_end.leave(self.state, self.state.members, stops=True)
             self.settle(
-                life_end.complete(state, self.finals(), held, self.clock, self.clock), refused
+                life_end.complete(state, self.finals(), held, (self.clock, self.clock)), refused
             )
 
     def refuse(self, step: LifeStep) -> None:
