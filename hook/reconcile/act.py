@@ -507,12 +507,10 @@ def check_job_processes(survey: Survey, key: str, joining: list[Container]) -> s
         # What has its number by now is not asked about.
         if system.is_dead(process.pid, process.starttime):
             raise HookError(Reason.TASK_GONE, f"{about} has ended")
-        for other in survey.states.values():
-            for container, member in other.members.items():
-                if other.key != key and process.pid in survey.processes.find_pids(member):
-                    raise HookError(
-                        Reason.USAGE, f"{about} is of {container}, a member of key {other.key}"
-                    )
+        for other, container, member in survey.holders.get(process.pid, ()):
+            # What has joined in this pass may have taken it out of that one's family.
+            if other != key and process.pid in survey.processes.find_pids(member):
+                raise HookError(Reason.USAGE, f"{about} is of {container}, a member of key {other}")
         path = survey.groups.find(process.pid)
         if path is None:
             raise HookError(Reason.TASK_GONE, f"{about} has ended")

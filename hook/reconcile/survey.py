@@ -251,6 +251,18 @@ class Survey:
         return keys
 
     @cached_property
+    def holders(self) -> dict[int, list[tuple[str, str, Member]]]:
+        """By process, the members that have it among their own, each with its key and its name,
+        as of the first use.
+        """
+        holders: dict[int, list[tuple[str, str, Member]]] = {}
+        for state in self.states.values():
+            for name, member in state.members.items():
+                for pid in self.processes.find_pids(member):
+                    holders.setdefault(pid, []).append((state.key, name, member))
+        return holders
+
+    @cached_property
     def owners(self) -> dict[str, str | None]:
         """The key of each group without a record, by `find_owner`."""
         return {path: self.find_owner(path) for path in self.orphans}

@@ -20,10 +20,12 @@ from hook.context import Context, read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.jobs import wait
-from hook.models import Failure, Index, Options, State
+from hook.models import Failure, Index, Member, Options, State
 from hook.node import command
+from hook.node.processes import Processes
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
+from hook.reconcile.survey import Survey
 from hook.report import make_failure, write_record
 from hook.show.findings import name_failed
 from hook.show.snapshot import take_snapshot
@@ -544,6 +546,25 @@ def test_of_two_keys_that_want_a_process_at_once_one_gets_it(node: Node) -> None
     assert "a member of key b" in str(explain(error))
     assert node.groups() == {"oci-b": {7}}
     node.assert_settled()
+
+
+def test_check_of_many_processes_looks_at_each_member_of_other_keys_once(node: Node) -> None:
+    for pid, container in ((7, ID), (8, OTHER)):
+        node.start(container, pid)
+    pids = range(20, 25)
+    for pid in pids:
+        node.spawn(pid, "/user.slice")
+    survey = Survey(node.context())
+    find_pids, looks = Processes.find_pids, list[Member]()
+
+    def count(seen: Processes, member: Member) -> set[int]:
+        looks.append(member)
+        return find_pids(seen, member)
+
+    node.patch.setattr(Processes, "find_pids", count)
+    joining = [read_container(f"job-{pid}-100", pid, "", {}, []) for pid in pids]
+    assert act.check_job_processes(survey, "a", joining) == "/"
+    assert len(looks) == 2
 
 
 @pytest.mark.parametrize("shows_groups", [True, False])
