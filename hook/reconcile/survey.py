@@ -200,6 +200,12 @@ class Survey:
         }
         return counters.note_stops(counters.add_late(group, read), read, self._former.get(name, {}))
 
+    # `find_owner`, `owners` and `lost` are for groups that have live tasks, and are on no record:
+    # that of their key was lost. The pid and the start time in the index do not replace them. With
+    # the whole run directory the index goes, too: then the name of a group is all that says which
+    # key to rebuild. Where the index is left, that name may be wrong, since another tool renamed
+    # the group, or its prefix is longer: then the indexed processes in it decide.
+
     def find_owner(self, path: str) -> str | None:
         """Find the key of a group without a record: that of its containers,
         or the one in its name if they have none.
