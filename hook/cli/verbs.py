@@ -169,13 +169,15 @@ def list_keys(given: Namespace, request: Request) -> None:
 
     node = _take_snapshot(request)
     selected = lists.select_keys(node.keys, given.namespace, given.state, given.sort)
+    answer = lists.list_to_json(node, selected, given.limit)
     if request.is_json:
-        show.print_answer(lists.list_to_json(node, selected[: given.limit]))
+        show.print_answer(answer)
     elif given.what == "unmonitored":
-        show.print_answer(lists.format_unmonitored(node))
+        show.print_answer(lists.format_unmonitored(answer))
     else:
-        screen = show.get_screen(is_wide=given.output == "wide")
-        show.print_answer(lists.format_list(node, selected, given.limit, screen))
+        show.print_answer(
+            lists.format_list(answer, show.get_screen(is_wide=given.output == "wide"))
+        )
 
 
 def _take_snapshot(request: Request, *, has_uncharged: bool = False) -> Inventory:
@@ -290,12 +292,11 @@ def top(given: Namespace, request: Request) -> None:
                     if key.state.pod_namespace in given.namespace
                 ]
                 rates = rates._replace(keys=keys)
+            answer = lists.rates_to_json(rates, given.sort)
             if request.is_json:
-                show.print_answer(lists.rates_to_json(rates))
+                show.print_answer(answer)
             else:
-                lines = lists.format_rates(
-                    rates, given.sort, show.get_screen(is_wide=given.output == "wide")
-                )
+                lines = lists.format_rates(answer, show.get_screen(is_wide=given.output == "wide"))
                 show.print_answer(
                     [_CLEAR + lines[0], *lines[1:]] if redraws else lines + [""] * (number != most)
                 )

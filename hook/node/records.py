@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from hook import life_end, names, rare, system
 from hook.damage import ASIDE
 from hook.errors import UNNAMED, as_hook_error
 from hook.models import Failure, Index, KeyState, Model
-from hook.node.models import ReconcileRecord, Unhooked
+from hook.node.models import ReconcileRecord, Unhooked, UnhookedContainer
 from hook.store import PARTS, Reader, RunDir, file_of
 from hook.validation import replace
 from hook.words import explain_exception, who
@@ -148,9 +148,9 @@ def leave_out(unhooked: Unhooked, recorded: Collection[str]) -> Unhooked:
     return replace(unhooked, containers=containers)
 
 
-def name_unhooked(unhooked: Unhooked) -> list[str]:
+def name_unhooked(containers: Mapping[str, UnhookedContainer]) -> list[str]:
     """Name the containers that were never hooked, for people."""
-    pods = unhooked.containers.items()
+    pods = containers.items()
     rows = (
         (pod.namespace, pod.pod or (pod.uid and f"pod {pod.uid}"), pod.name, container)
         for container, pod in pods

@@ -495,7 +495,7 @@ def _list_unhooked(survey: Survey, answers: runtimes.Answers | None) -> Iterator
     except (HookError, OSError) as error:
         yield f"cannot look for containers that never got the hook: {explain(error)}"
         return
-    if left is not None and (containers := records.name_unhooked(left)):
+    if left is not None and (containers := records.name_unhooked(left.containers)):
         yield (
             f"{format_count(len(containers), 'running container')} never got the hook: "
             f"{', '.join(containers)}"

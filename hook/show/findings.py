@@ -80,7 +80,7 @@ def list_findings(node: Inventory, call: Callable[..., str] = _call) -> Iterator
             "too many waited"
         )
         yield Finding(WARNING, "history", found, "they are lost; see that lines can be written")
-    yield from list_missing(node)
+    yield from list_missing(is_full=node.is_full, unrecorded=node.unrecorded)
 
 
 def _list_of_reconcile(node: Inventory, call: Callable[..., str]) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ def _list_of_reconcile(node: Inventory, call: Callable[..., str]) -> Iterator[Fi
         yield Finding(WARNING, "reconcile", found, f"{call('reconcile')} says why")
     if unhooked is None:
         return
-    if never := name_unhooked(unhooked):
+    if never := name_unhooked(unhooked.containers):
         found = (
             f"never hooked, as of {unhooked.since} (see list unmonitored): "
             f"{name_all(never, 'container')}"
@@ -130,9 +130,9 @@ def _list_of_reconcile(node: Inventory, call: Callable[..., str]) -> Iterator[Fi
         yield Finding(WARNING, "unhooked", found, remedy)
 
 
-def list_missing(node: Inventory) -> Iterator[Finding]:
+def list_missing(*, is_full: bool, unrecorded: int) -> Iterator[Finding]:
     """List the reasons why failures may have no record."""
-    if node.is_full:
+    if is_full:
         found = "the file system of the run directory is full (see df -h /run, df -i /run)"
         yield Finding(
             FAILURE,
@@ -140,10 +140,8 @@ def list_missing(node: Inventory) -> Iterator[Finding]:
             f"more containers may be unmonitored: {found}",
             "free space or inodes there",
         )
-    if node.unrecorded:
-        found = (
-            f"at least {format_count(node.unrecorded, 'failure')} since boot could not be recorded"
-        )
+    if unrecorded:
+        found = f"at least {format_count(unrecorded, 'failure')} since boot could not be recorded"
         yield Finding(
             WARNING, "records", f"{found}: see journalctl -t {paths.NAME}", "see the causes there"
         )

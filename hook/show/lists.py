@@ -15,6 +15,7 @@ from hook import counters, formats, names, show, system
 from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
+from hook.node.models import UnhookedContainer
 from hook.node.records import name_unhooked
 from hook.show import NOTHING, Column, Screen, lay_out, numbers, snapshot, to_word
 from hook.show.findings import list_findings, list_missing, name_failed
@@ -24,6 +25,7 @@ from hook.show.snapshot import (
     Inventory,
     KeyUse,
     Rates,
+    Rmids,
     SeenKey,
     Total,
     Uses,
@@ -86,21 +88,15 @@ def rank_use(use: Uses, sort: str) -> tuple[int, int]:
     return -most, -second
 
 
-def format_list(
-    node: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen
-) -> list[str]:
-    """Format `list`: RMIDs, at most `limit` of the selected keys, their total,
-    and what is not monitored.
+def format_list(answer: dict[str, Any], screen: Screen) -> list[str]:
+    """Format the object of `list --json`: RMIDs, keys,
+    the total of all that match, and what is wrong.
     """
-    shown = selected[:limit]
-    keys = [key for key, _ in shown]
-    ctrl_groups = [
-        to_word(",".join(group.record.ctrl_group for group in key.groups)) or NOTHING
-        for key in keys
-    ]
-    labels = [",".join(map(to_word, map("=".join, key.state.job_labels.items()))) for key in keys]
+    keys = answer["keys"]
+    ctrl_groups = [to_word(",".join(key["ctrl_groups"])) or NOTHING for key in keys]
+    labels = [",".join(map(to_word, map("=".join, key["labels"].items()))) for key in keys]
     columns = [
-        Column("STATE", [key.condition for key in keys]),
+        Column("STATE", [key["state"] for key in keys]),
         *([Column("CTRL_GROUPS", ctrl_groups)] if screen.width is None else []),
         *(
             [Column("LABELS", [text or NOTHING for text in labels])]
@@ -108,25 +104,42 @@ def format_list(
             else []
         ),
         numbers("ALIVE", [_format_members(key) for key in keys]),
-        numbers("AGE", [format_age(key.age) for key in keys]),
+        numbers("AGE", [format_age(key["age_seconds"]) for key in keys]),
     ]
-    total = [("total", snapshot.sum_uses(use for _, use in selected))] if len(selected) > 1 else []
-    lines = [_format_rmids(node), *([] if node.host_pids else [system.NOT_HOST_NAMESPACES]), ""]
-    lines += _lay_out_keys([*shown, *total], columns, LIST_HEADS, screen)
-    if len(shown) < len(node.keys):
-        lines += ["", f"{len(shown)} of {len(node.keys)} shown"]
-    problems = [printable(finding.found) for finding in list_findings(node)]
+    rows = [(key["title"], key["key"], _read_uses(key["use"])) for key in keys]
+    if answer["matching"] > 1:
+        rows.append(("total", "", _read_uses(answer["total"])))
+    lines = [
+        _format_rmids(answer),
+        *([] if answer["host_namespaces"] else [system.NOT_HOST_NAMESPACES]),
+        "",
+    ]
+    lines += _lay_out_keys(rows, columns, LIST_HEADS, screen)
+    if len(keys) < answer["on_record"]:
+        lines += ["", f"{len(keys)} of {answer['on_record']} shown"]
+    problems = [printable(problem) for problem in answer["problems"]]
     return [*lines, "", *problems] if problems else lines
 
 
-def format_unmonitored(node: Inventory) -> list[str]:
-    """Format `list unmonitored`: each container that is not monitored, and why."""
-    failures = sorted(node.failures, key=lambda failure: (failure.reason, name_failed(failure)))
+def format_unmonitored(answer: dict[str, Any]) -> list[str]:
+    """Format the object of `list --json` as `list unmonitored`:
+    each container that is not monitored, and why.
+    """
+    failures = sorted(
+        map(Failure.model_validate, answer["unmonitored"]),
+        key=lambda each: (each.reason, name_failed(each)),
+    )
     lines = [line for failure in failures for line in _format_failure(failure)]
-    if node.unhooked is not None:
-        why = f"without the hook, as of {node.unhooked.since}"
-        lines += [f"{name}: {why}" for name in name_unhooked(node.unhooked)]
-    return [*lines, *(finding.found for finding in list_missing(node))] or ["none"]
+    unhooked = answer["unhooked"]
+    if unhooked is not None:
+        containers = {
+            row["container"]: UnhookedContainer.model_validate(row)
+            for row in unhooked["containers"]
+        }
+        why = f"without the hook, as of {unhooked['since']}"
+        lines += [f"{name}: {why}" for name in name_unhooked(containers)]
+    missing = list_missing(is_full=answer["run_dir_full"], unrecorded=answer["unrecorded"])
+    return [*lines, *(finding.found for finding in missing)] or ["none"]
 
 
 def _format_failure(failure: Failure) -> list[str]:
@@ -140,32 +153,32 @@ def _format_failure(failure: Failure) -> list[str]:
     ]
 
 
-def _format_rmids(node: Inventory) -> str:
-    if node.rmids is None:
+def _format_rmids(answer: dict[str, Any]) -> str:
+    if answer["rmids"] is None:
         return "resctrl is not mounted, or does not support monitoring"
-    return f"RMIDs: {node.rmids}" + (f"; orphans: {len(node.orphans)}" if node.orphans else "")
+    orphans = len(answer["orphans"])
+    return f"RMIDs: {Rmids(**answer['rmids'])}" + (f"; orphans: {orphans}" if orphans else "")
 
 
 def _lay_out_keys(
-    rows: Sequence[tuple[SeenKey | str, Uses]],
+    rows: Sequence[tuple[str, str, Uses]],
     columns: Sequence[Column],
     heads: dict[str, str],
     screen: Screen,
 ) -> list[str]:
-    """Lay out a table of keys, or of sums by their names, and of their use,
+    """Lay out a table of keys, or of sums, by their names and keys, and of their use,
     with these columns in between.
 
     A terminal gets short keys, and none that is the name, or in its place,
     so that a row has one without this column.
     """
-    titles = [row if isinstance(row, str) else row.title for row, _ in rows]
-    keys = ["" if isinstance(row, str) else row.state.key for row, _ in rows]
+    titles, keys = [title for title, _, _ in rows], [key for _, key, _ in rows]
     if screen.width is not None:
         short = [*map(_shorten_key, keys)]
         titles = [key if title == NOTHING else title for title, key in zip(titles, short)]
         keys = ["" if title in (key, cut) else cut for title, key, cut in zip(titles, keys, short)]
     first = [Column("NAME", titles), Column("KEY", keys)]
-    return lay_out_uses([*first, *columns], [use for _, use in rows], heads, screen)
+    return lay_out_uses([*first, *columns], [use for *_, use in rows], heads, screen)
 
 
 def _shorten_key(key: str) -> str:
@@ -190,10 +203,18 @@ def lay_out_uses(
     return [*lay_out([*columns, *sums], screen), *marks]
 
 
-def _format_members(key: SeenKey) -> str:
+def _format_members(key: dict[str, Any]) -> str:
     """Format the number of live members and of all, `2/3`, or `?` if that is unknown."""
-    alive = key.count_alive()
-    return _UNKNOWN if alive is None else f"{alive}/{len(key.alive)}"
+    alive = key["members_alive"]
+    return _UNKNOWN if alive is None else f"{alive}/{alive + key['members_dead']}"
+
+
+def _read_uses(use: dict[str, dict[str, Any]]) -> Uses:
+    """Read the totals of a use of JSON."""
+    return {
+        event: _to_total(row, row["value"], in_part=row["unknown"] > 0)
+        for event, row in use.items()
+    }
 
 
 # --- show
@@ -220,9 +241,7 @@ def format_key(answer: dict[str, Any]) -> list[str]:
     lines = [f"{name:<11} {printable(value)}" for name, value in facts.items() if value]
     use = answer["use"]
     if events := [event for event in EVENTS if event in use]:  # over all domains and ctrl_groups
-        totals = [
-            _to_total(row, row["value"], in_part=row["unknown"] > 0) for row in map(use.get, events)
-        ]
+        totals = [*map(_read_uses(use).__getitem__, events)]
         columns = [
             Column("EVENT", events),
             numbers("USE", list(map(format_sum, totals, events))),
@@ -314,33 +333,54 @@ def _format_group(group: dict[str, Any]) -> list[str]:
 # --- top
 
 
-def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
-    """Format one table of `top`: the node, the tasks in no pod, and the keys,
+def format_rates(answer: dict[str, Any], screen: Screen) -> list[str]:
+    """Format the object of `top --json`: the node, the tasks in no pod, and the keys,
     as many as fit the terminal.
     """
-    listed = sorted(rates.keys, key=lambda row: _rank(row, sort))
+    keys = answer["keys"]
     others = _OTHER_LINES + _TEXTS * (screen.width is not None and screen.width < _TEXT_WIDTH)
-    shown = listed if screen.height is None else listed[: max(1, screen.height - others)]
-    of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
+    shown = keys if screen.height is None else keys[: max(1, screen.height - others)]
+    of_all = f"{len(shown)} of " * (len(shown) < len(keys)) + format_count(len(keys), "key")
     heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
-    rows: list[tuple[SeenKey | str, Uses]] = [("node", rates.node), ("no pod", rates.rest), *shown]
-    return [
-        f"{rates.time}  over {rates.seconds:.1f} s, {of_all}",
-        "",
-        *_lay_out_keys(rows, [], heads, screen),
+    rows = [
+        ("node", "", _read_speeds(answer["node"])),
+        ("no pod", "", _read_speeds(answer["no_pod"])),
     ]
+    rows += [(key["title"], key["key"], _read_speeds(key)) for key in shown]
+    title = f"{answer['time']}  over {answer['seconds']:.1f} s, {of_all}"
+    return [title, "", *_lay_out_keys(rows, [], heads, screen)]
+
+
+def _read_speeds(row: dict[str, Any]) -> Uses:
+    """Read the totals of a row of `top --json`; an event without a counter has none."""
+    speeds = {}
+    for event, (_, name) in _TOP_HEADS.items():
+        if row[name] is not None or name in row["partial"]:
+            marks = {"from_nothing": name in row["from_nothing"]}
+            speeds[event] = _to_total(marks, row[name], in_part=name in row["at_least"])
+    return speeds
 
 
 # --- The same with --json
 
 
-def list_to_json(node: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
-    """Make the object of `list --json`."""
+def list_to_json(
+    node: Inventory, selected: Sequence[KeyUse], limit: int | None = None
+) -> dict[str, Any]:
+    """Make the object of `list --json`, with at most `limit` of the selected keys."""
     rmids, unhooked, reconciled = node.rmids, node.unhooked, node.reconciled
     return {
         "mounted": rmids is not None,
+        "host_namespaces": node.host_pids,
         "rmids": rmids and rmids._asdict(),
-        "keys": [{**_describe_key(key), "use": _uses_to_json(use)} for key, use in selected],
+        "orphans": sorted(node.orphans),
+        "keys": [
+            {**_describe_key(key), "use": _uses_to_json(use)} for key, use in selected[:limit]
+        ],
+        "matching": len(selected),
+        "on_record": len(node.keys),
+        "total": _uses_to_json(snapshot.sum_uses(use for _, use in selected)),
+        "problems": [finding.found for finding in list_findings(node)],
         "unreadable": [
             {"file": broken.file, "problem": broken.problem} for broken in node.unreadable
         ],
@@ -396,7 +436,6 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
     since = state.lingering_since
     return {
         **_describe_key(key),
-        "title": key.title,
         "lingering_since": None if since is None else formats.format_utc(booted + since),
         "history_file": (has_line and state.history_file) or None,
         "use": _uses_to_json(snapshot.sum_key(key, has_gauges=True)),
@@ -421,7 +460,7 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
     }
 
 
-def rates_to_json(rates: Rates) -> dict[str, Any]:
+def rates_to_json(rates: Rates, sort: str = "energy") -> dict[str, Any]:
     """Make one object of `top --json`."""
     return {
         "time": rates.time,
@@ -430,7 +469,7 @@ def rates_to_json(rates: Rates) -> dict[str, Any]:
         "no_pod": _speeds_to_json(rates.rest),
         "keys": [
             {**_describe_key(key), **_speeds_to_json(use)}
-            for key, use in sorted(rates.keys, key=lambda row: _rank(row, "energy"))
+            for key, use in sorted(rates.keys, key=lambda row: _rank(row, sort))
         ],
     }
 
@@ -443,6 +482,7 @@ def _speeds_to_json(use: Uses) -> dict[str, Any]:
             name for name, total in totals.items() if total.unknown or total.from_nothing
         ),
         "at_least": sorted(name for name, total in totals.items() if total.at_least),
+        "from_nothing": sorted(name for name, total in totals.items() if total.from_nothing),
     }
 
 
@@ -455,6 +495,7 @@ def _describe_key(key: SeenKey) -> dict[str, Any]:
         "namespace": state.pod_namespace,
         "pod": state.pod_name,
         "name": key.name,
+        "title": key.title,
         "labels": state.job_labels,
         "state": key.condition,
         "created_at": state.created_at or None,

@@ -73,4 +73,4 @@ def test_two_reconciles_that_save_at_once_do_no_harm(
 
 def test_names_of_containers_are_one_printable_line() -> None:
     texts = ["bbbbbbbbbbbb", "pod u1 (777777777777)", "a\\n/\\x1b[2J \\xe9 (5f3c5f3c5f3c)"]
-    assert records.name_unhooked(SEEN) == texts
+    assert records.name_unhooked(SEEN.containers) == texts

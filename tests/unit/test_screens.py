@@ -539,9 +539,14 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
     node.reconciled(outside={"c1": 17}, outside_total=17)
     answer = json.loads(run("list", "--json"))
     (key,) = answer.pop("keys")
+    problems = answer.pop("problems")
+    assert run("list").splitlines()[-len(problems) :] == problems
     assert answer == {
         "mounted": True,
+        "host_namespaces": True,
         "rmids": {"limit": 8, "ours": 1, "others": 1},
+        "orphans": [],
+        **{"matching": 1, "on_record": 1, "total": key["use"]},
         "unreadable": [{"file": str(path), "problem": "not JSON: no value at character 0"}],
         "unmonitored": [failure.model_dump()],
         "unhooked": {
@@ -568,7 +573,7 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
             "name": None,
             "labels": {},
         },
-        "state": "live",
+        **{"title": "shop/x", "state": "live"},
         **{"created_at": "2026-01-02T03:00:00Z", "completed_at": None, "age_seconds": 100.0},
         **{"members_alive": 1, "members_dead": 0, "taken": {}, "ctrl_groups": ["/"]},
         "use": {
@@ -687,6 +692,7 @@ def test_top_without_a_terminal_prints_one_table(
         "",
         AT_LEAST,
     ]
+    assert [key["key"] for key in json.loads(run("top", option, "--json"))["keys"]] == keys
 
 
 def test_top_as_json_prints_an_object_a_line_and_describes_keys_as_list_does(
@@ -702,7 +708,7 @@ def test_top_as_json_prints_an_object_a_line_and_describes_keys_as_list_does(
         "traffic_bytes_per_second": None,
         "traffic_local_bytes_per_second": None,
     }
-    nothing |= {"llc_occupancy_bytes": None, "partial": [], "at_least": []}
+    nothing |= {"llc_occupancy_bytes": None, "partial": [], "at_least": [], "from_nothing": []}
     use = {
         **nothing,
         "watts": 2.5,
@@ -730,10 +736,8 @@ def test_on_a_terminal_keys_are_short_and_names_are_cut_if_they_are_too_long_and
     pod = "checkout-service-with-a-long-name-7c9f6d5b8-x2x4k"
     node.live(UID, kind="pod", pod_namespace="observability", pod_name=pod)
     inventory = snapshot.take_snapshot(node.options)
-    selected = lists.select_keys(inventory.keys, [], [], "energy")
-    narrow, wide, pipe = (
-        lists.format_list(inventory, selected, None, Screen(width)) for width in (80, 200, None)
-    )
+    answer = lists.list_to_json(inventory, lists.select_keys(inventory.keys, [], [], "energy"))
+    narrow, wide, pipe = (lists.format_list(answer, Screen(width)) for width in (80, 200, None))
     assert max(map(len, narrow)) == 80
     rest = [UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
     cut = "observability/checko...x2x4k"
@@ -759,16 +763,11 @@ def test_on_a_narrow_terminal_columns_go_before_lines_wrap(node: NodeFiles, widt
     )
     inventory = snapshot.take_snapshot(node.options)
     narrow, wide = Screen(width), Screen(200)
-    selected, rates = (
-        lists.select_keys(inventory.keys, [], [], "energy"),
-        snapshot.compare(inventory, inventory, "now"),
-    )
+    answer = lists.list_to_json(inventory, lists.select_keys(inventory.keys, [], [], "energy"))
+    rates = lists.rates_to_json(snapshot.compare(inventory, inventory, "now"))
 
     def lay_out(screen: Screen) -> list[list[str]]:
-        return [
-            lists.format_list(inventory, selected, None, screen)[2:],
-            lists.format_rates(rates, "energy", screen)[2:],
-        ]
+        return [lists.format_list(answer, screen)[2:], lists.format_rates(rates, screen)[2:]]
 
     for table, whole, kept in zip(lay_out(narrow), lay_out(wide), ("ENERGY(J)", "POWER(W)")):
         assert max(map(len, table)) <= width
@@ -788,10 +787,8 @@ def test_job_has_its_key_as_its_name_and_jobs_whose_keys_begin_alike_differ_on_a
     node.live("backup-of-the-database-1")
     node.take()
     inventory = snapshot.take_snapshot(node.options)
-    selected = lists.select_keys(inventory.keys, [], [], "name")
-    wide, narrow = (
-        lists.format_list(inventory, selected, None, Screen(width))[2:8] for width in (80, 40)
-    )
+    answer = lists.list_to_json(inventory, lists.select_keys(inventory.keys, [], [], "name"))
+    wide, narrow = (lists.format_list(answer, Screen(width))[2:8] for width in (80, 40))
     for width, table in ((80, wide), (40, narrow)):
         assert max(map(len, table)) <= width
         names = [row.split()[0] for row in table[1:]]

@@ -145,10 +145,12 @@ INVENTORIES = st.fixed_dictionaries(PARTS).map(
 @given(inventory=INVENTORIES, screen=st.sampled_from(SCREENS), limit=st.none() | COUNTS)
 def test_screens_have_no_slip(inventory: Inventory, screen: Screen, limit: int | None) -> None:
     selected = lists.select_keys(inventory.keys, [], [], "energy")
-    lines = lists.format_list(inventory, selected, limit, screen) + lists.format_unmonitored(
-        inventory
+    answer, rates = (
+        lists.list_to_json(inventory, selected, limit),
+        compare(inventory, inventory, "2026"),
     )
-    lines += lists.format_rates(compare(inventory, inventory, "2026"), "energy", screen)
+    lines = lists.format_list(answer, screen) + lists.format_unmonitored(answer)
+    lines += lists.format_rates(lists.rates_to_json(rates), screen)
     for key in inventory.keys:
         lines += lists.format_key(lists.key_to_json(key, inventory.failures))
     assert find_slips(lines) == []

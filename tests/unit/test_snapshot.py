@@ -470,7 +470,7 @@ def test_a_container_recorded_meanwhile_is_not_unhooked(node: NodeFiles) -> None
     node.fail("c2")
     unhooked = take_snapshot(node.options).unhooked
     assert unhooked is not None
-    assert (list(unhooked.containers), records.name_unhooked(unhooked)) == (
+    assert (list(unhooked.containers), records.name_unhooked(unhooked.containers)) == (
         ["c3"],
         ["shop/web-0 app (c3)"],
     )
