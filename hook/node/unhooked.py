@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds running containers that never got the hook,
-for example because the hook-injector is not running.
+"""Finds running containers that are in no key: those that never got the hook,
+and those that --adopt brings in.
 
-The hook is not called for them, so it cannot report them: reconcile does. A candidate is a
-container whose own cgroup has a process and which has no record. Only candidates are looked up in
-the OCI runtimes. The result is saved, because IDs are unique: a pod's sandbox, or a container that
-filters exclude, is looked up once. In the chart's containers, which see no runtime, the kernel
-tells a pod's sandbox from its containers.
+The hook is not called for them, for example because the hook-injector is not running, so it cannot
+report them: reconcile does. The result is saved, because IDs are unique: a pod's sandbox, or a
+container that filters exclude, is looked up once in the OCI runtimes. In the chart's containers,
+which see no runtime, the kernel tells a pod's sandbox from its containers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import cached_property
 
 from hook import conmon, formats, identity, rare, system
 from hook.context import Context
@@ -22,7 +22,7 @@ from hook.node import engines, files, hooksd
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.naming import name_running
 from hook.node.processes import Process, Processes, find_container, list_requested, read_status
-from hook.node.runtimes import Answers, Runtimes, find_runtimes, is_sandbox
+from hook.node.runtimes import Answers, find_runtimes, list_adoptable
 from hook.validation import replace
 
 _NONE = Unhooked(since="", containers={}, unchecked=0, rules="", others=[])
@@ -31,50 +31,185 @@ _YOUNG = 60.0  # seconds for which a container may still run these, where no run
 # SIGINT, SIGTERM, SIGCHLD: those that the pause program of Kubernetes catches.
 _PAUSE_SIGNALS = 0x14002
 
+ListStates = Callable[[Collection[str]], Answers]
 
-def find_unhooked(
-    context: Context, processes: Processes, answers: Answers | None = None
-) -> Unhooked | None:
-    """Find the containers that never got the hook, and save them for `list`, `doctor`,
-    `metrics` and the next call.
 
-    `answers` are what the runtimes have answered in this run already, for --adopt. Raises
-    HookError, OSError. Returns None and saves nothing if there are candidates, and neither our
-    files nor the kernel can say whether they should have the hook.
+class Candidates:
+    """The containers that run, and are members of no key: one list,
+    about which the runtimes are asked once.
+
+    --adopt brings in those that are `running`. Of these, the ones were never hooked that have no
+    record, and that the hook is for. Without --adopt, of those in a cgroup that is named after them
+    only the ones are asked about that have no record, and are not known from an earlier call.
     """
-    run, options = context.run, context.options
-    marked = {
-        container for place in processes.cgroups for _, container in identity.find_marked(place)
-    }
-    running = marked.union(filter(None, map(find_container, processes.cgroups)))
-    candidates = running.difference(run.list_names(Index), run.list_names(Failure))
-    former = run.glance(Unhooked, "unhooked") or _NONE
-    rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
-    if candidates and not digest:
-        # Neither hooks.d nor a runtime is visible, as in the chart's containers. All containers of
-        # pods should have the hook then, unless it has filters, which only the runtime could apply.
-        if (
-            find_runtimes().roots
-            or options.namespace
-            or options.annotation
-            or options.monitor != "all"
-        ):
-            run.remove(Unhooked, "unhooked")
-            return None
-        # A container that came and went between two looks, as a Job's, has left its key's record.
-        left = [key for key in run.list_states() if key.kind == "pod" and not key.members]
-        last_hooked = max([former.last_hooked, *(key.created_boottime or 0.0 for key in left)])
-        # While that key has not ended, what runs in its pod has outlived a
-        # container that had the hook.
-        unended = {key.key for key in left if key.completed_at is None}
-        unhooked = _find_by_cgroup(processes, candidates, last_hooked, unended)
-    else:
-        if former.rules != digest:
-            former = replace(_NONE, sandboxes=former.sandboxes)
-        unhooked = _ask_runtimes(context, candidates, former, rules, answers)
-    unhooked = replace(unhooked, since=rare.now_utc(), rules=digest)
-    run.write(Unhooked, "unhooked", unhooked)
-    return unhooked
+
+    def __init__(
+        self,
+        context: Context,
+        processes: Processes,
+        members: Collection[str] = (),
+        asks: ListStates | None = None,
+    ) -> None:
+        """`asks` is that of --adopt: it asks about all containers but those that it is given."""
+        self._context = context
+        self._processes = processes
+        self._members = members
+        self._asks = asks
+        self._former = context.run.glance(Unhooked, "unhooked") or _NONE
+
+    @cached_property
+    def running(self) -> list[State]:
+        """The containers that have a process, as their runtimes know them,
+        without those that hold a pod's sandbox.
+        """
+        return list_adoptable(self._answers[0])
+
+    @property
+    def unanswered(self) -> dict[str, str]:
+        """By container, or by root directory, why no runtime answered."""
+        return self._answers[1]
+
+    @cached_property
+    def _answers(self) -> Answers:
+        if self._asks is not None:
+            return self._asks({*self._members, *self._former.sandboxes})
+        asked = self._list_new()
+        return find_runtimes().find_states(asked) if asked else ({}, {})
+
+    @cached_property
+    def _unrecorded(self) -> set[str]:
+        """The containers that have a process in a cgroup that is named
+        after them, and no record.
+        """
+        run, cgroups = self._context.run, self._processes.cgroups
+        marked = {container for place in cgroups for _, container in identity.find_marked(place)}
+        named = marked.union(filter(None, map(find_container, cgroups)))
+        return named.difference(run.list_names(Index), run.list_names(Failure))
+
+    @cached_property
+    def _rules(self) -> tuple[list[Options], str]:
+        """Which containers should have the hook, as _read_rules returns it.
+
+        Nothing is read if none lacks a record.
+        """
+        return (
+            _read_rules(self._context.options.run_dir)
+            if self._unrecorded
+            else ([], self._former.rules)
+        )
+
+    @cached_property
+    def _known(self) -> Unhooked:
+        """What is known from an earlier call; of one by other rules,
+        which containers are sandboxes.
+        """
+        former = self._former
+        return (
+            former if former.rules == self._rules[1] else replace(_NONE, sandboxes=former.sandboxes)
+        )
+
+    def _list_new(self) -> set[str]:
+        known = self._known
+        return self._unrecorded.difference(known.containers, known.others, known.sandboxes)
+
+    def find_unhooked(self) -> Unhooked | None:
+        """Find the containers that never got the hook, and save them for `list`, `doctor`,
+        `metrics` and later calls.
+
+        Raises HookError, OSError. Returns None and saves nothing if there are some without a
+        record, and neither our files nor the kernel can say whether they should have the hook.
+        """
+        run, options, digest = self._context.run, self._context.options, self._rules[1]
+        if self._unrecorded and not digest:
+            # Neither hooks.d nor a runtime is visible, as in the chart's containers. All
+            # containers of pods should have the hook then, unless it has filters, which
+            # only the runtime could apply.
+            if (
+                find_runtimes().roots
+                or options.namespace
+                or options.annotation
+                or options.monitor != "all"
+            ):
+                run.remove(Unhooked, "unhooked")
+                return None
+            # A container that came and went between two looks, as a Job's,
+            # has left its key's record.
+            left = [key for key in run.list_states() if key.kind == "pod" and not key.members]
+            last_hooked = max(
+                [self._former.last_hooked, *(key.created_boottime or 0.0 for key in left)]
+            )
+            # While that key has not ended, what runs in its pod has outlived a
+            # container that had the hook.
+            unended = {key.key for key in left if key.completed_at is None}
+            unhooked = _find_by_cgroup(self._processes, self._unrecorded, last_hooked, unended)
+        else:
+            unhooked = self._judge()
+        unhooked = replace(unhooked, since=rare.now_utc(), rules=digest)
+        run.write(Unhooked, "unhooked", unhooked)
+        return unhooked
+
+    def _judge(self) -> Unhooked:
+        """Judge by what their runtimes say which of the containers without a
+        record should have the hook.
+        """
+        run, former, unrecorded, new = (
+            self._context.run,
+            self._known,
+            self._unrecorded,
+            self._list_new(),
+        )
+        known = {
+            container: former.containers[container]
+            for container in unrecorded & former.containers.keys()
+        }
+        others, sandboxes = (
+            unrecorded.intersection(former.others),
+            unrecorded.intersection(former.sandboxes),
+        )
+        unhooked, unchecked = self._judge_new(new, others, sandboxes) if new else ({}, 0)
+        # Read the records again: --adopt, or a hook that was running at the first read,
+        # has written some by now.
+        recorded = {*run.list_names(Index), *run.list_names(Failure)} if unhooked else set()
+        containers = {
+            **known,
+            **{container: pod for container, pod in unhooked.items() if container not in recorded},
+        }
+        kept = {
+            "others": sorted(others),
+            "sandboxes": sorted(sandboxes),
+            "last_hooked": former.last_hooked,
+        }
+        return replace(_NONE, containers=containers, unchecked=unchecked, **kept)
+
+    def _judge_new(
+        self, new: set[str], others: set[str], sandboxes: set[str]
+    ) -> tuple[dict[str, UnhookedContainer], int]:
+        """Return those of the new containers that should have the hook,
+        and how many could not be checked.
+
+        The rest of those that run are added to `others` and `sandboxes`.
+        """
+        states, running = self._answers[0], {state.id for state in self.running}
+        unhooked, unchecked = dict[str, UnhookedContainer](), len(new & self.unanswered.keys())
+        if not (states or unchecked or find_runtimes().roots):
+            # Where there is a runtime, what it does not have is of another tool.
+            return unhooked, len(new)
+        for container in new & states.keys():
+            state = states[container]
+            if state.status not in _STARTED or not state.pid:
+                continue
+            try:
+                if container not in running:
+                    sandboxes.add(container)
+                elif (pod := _match(state, self._rules[0], self._context.run.path)) is not None:
+                    unhooked[container] = UnhookedContainer(
+                        namespace=pod.namespace, pod=pod.name, name=pod.container
+                    )
+                else:
+                    others.add(container)
+            except (OSError, ValueError):  # for example, its bundle is gone
+                unchecked += 1
+        return unhooked, unchecked
 
 
 def _find_by_cgroup(
@@ -169,63 +304,6 @@ def _read_rules(run_dir: str) -> tuple[list[Options], str]:
     text = formats.dumps([[file for file, _ in ours], specs]).encode()
     digest = hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
     return [options for _, options in ours], digest
-
-
-def _ask_runtimes(
-    context: Context,
-    candidates: set[str],
-    former: Unhooked,
-    rules: list[Options],
-    answers: Answers | None,
-) -> Unhooked:
-    """Find out from the runtimes which candidates run and should have the hook.
-
-    What is `former`, or is in the `answers` of this run, is not asked again.
-    """
-    run = context.run
-    known = {
-        container: former.containers[container]
-        for container in candidates & former.containers.keys()
-    }
-    others, sandboxes = (
-        candidates.intersection(former.others),
-        candidates.intersection(former.sandboxes),
-    )
-    asked = candidates - known.keys() - others - sandboxes
-    installed = find_runtimes() if asked else Runtimes([], [])
-    if not installed.roots:
-        answers = {}, dict.fromkeys(asked, "no runtime")
-    states, unanswered = answers or installed.find_states(asked)
-    unchecked = len(asked & unanswered.keys())
-    new: dict[str, UnhookedContainer] = {}
-    for container in asked & states.keys():
-        state = states[container]
-        if state.status not in _STARTED:
-            continue
-        try:
-            if is_sandbox(state):
-                sandboxes.add(container)
-            elif (pod := _match(state, rules, run.path)) is not None:
-                new[container] = UnhookedContainer(
-                    namespace=pod.namespace, pod=pod.name, name=pod.container
-                )
-            else:
-                others.add(container)
-        except (OSError, ValueError):  # for example, its bundle is gone
-            unchecked += 1
-    # Read the records again: a hook that was running at the first read has
-    # written its record by now.
-    recorded = {*run.list_names(Index), *run.list_names(Failure)} if new else set()
-    containers = {
-        **known,
-        **{container: pod for container, pod in new.items() if container not in recorded},
-    }
-    kept = {
-        "others": sorted(others),
-        "sandboxes": sorted(sandboxes),
-        "last_hooked": former.last_hooked,
-    }
-    return replace(_NONE, containers=containers, unchecked=unchecked, **kept)
 
 
 def _match(state: State, rules: list[Options], run_dir: str) -> identity.Pod | None:

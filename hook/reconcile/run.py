@@ -34,14 +34,15 @@ from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.key import settle
 from hook.models import KeyState, Options, State
-from hook.node import naming, processes, records, runtimes, sums, unhooked
-from hook.node.models import ReconcileRecord, Unhooked
+from hook.node import naming, processes, records, sums, unhooked
+from hook.node.models import ReconcileRecord
+from hook.node.unhooked import ListStates
 from hook.reconcile.act import carry_out, end_key, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import LateCpu, Mover, explain_outside, finish
 from hook.reconcile.rotate import LARGEST, rotate
 from hook.reconcile.sums import keep_sums
-from hook.reconcile.survey import ALL, ListStates, Scope, Survey
+from hook.reconcile.survey import ALL, Scope, Survey
 from hook.store import RunDir
 from hook.words import explain, format_count, printable, short_id, who
 
@@ -275,9 +276,9 @@ def plan_repairs(options: Options, scope: Scope = ALL) -> Repairs:
     planned = diagnose(survey)
     plan.read_left(survey)
     if scope.asks is not None:
-        adoptable, (_, problems) = _find_adoptable(survey, scope.asks)
-        planned += adoptable
-        plan.left += problems.values()
+        candidates = _find_candidates(survey, scope.asks)
+        planned += _plan_adoptions(survey, candidates)
+        plan.left += candidates.unanswered.values()
     plan.outcomes = [Outcome(action) for action in planned]
     return plan
 
@@ -345,14 +346,14 @@ def _repair(look: Callable[[], Survey], asks: ListStates | None, done: Repairs) 
     if survey.podman.wants_pods:
         system.try_call(system.write_new, naming.PODMAN_MARK, "", survey.context.run.descriptor)
     done.conclude(survey, planned)
-    answers = None
-    if asks is not None:  # last: the containers of rebuilt keys are known by now
-        adoptable, answers = _find_adoptable(survey, asks)
-        _, problems = answers
-        done.left += problems.values()
-        done.unanswered = len(problems)
-        done.adopt(survey, adoptable)
-    done.left += _list_unhooked(survey, answers)
+    # Last: the containers of rebuilt keys are known by now.
+    candidates = _find_candidates(survey, asks)
+    if asks is not None:
+        adoptions = _plan_adoptions(survey, candidates)
+        done.left += candidates.unanswered.values()
+        done.unanswered = len(candidates.unanswered)
+        done.adopt(survey, adoptions)
+    done.left += _list_unhooked(survey, candidates)
     return survey
 
 
@@ -397,19 +398,17 @@ def _open_node(options: Options) -> Context:
     return context
 
 
-def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], runtimes.Answers]:
-    """List an action for each running container that is in no key, for --adopt;
-    return also what runtimes answered.
-    """
-    former = survey.context.run.glance(Unhooked, "unhooked")
+def _find_candidates(survey: Survey, asks: ListStates | None) -> unhooked.Candidates:
     members = {container for state in survey.states.values() for container in state.members}
-    answers = asks(members.union(former.sandboxes if former is not None else ()))
-    states = runtimes.list_adoptable(answers[0])
+    return unhooked.Candidates(survey.context, survey.processes, members, asks)
+
+
+def _plan_adoptions(survey: Survey, candidates: unhooked.Candidates) -> list[Action]:
+    """List an action for each container that runs, and is in no key, for --adopt."""
     # What failed since its process is a member of another key: the record of that is tried again.
-    refused = {state.id for state in states if state.pid in survey.memberships} & {
-        *survey.records.failed
-    }
-    return [_plan_adoption(survey, state) for state in states if state.id not in refused], answers
+    running, failed = candidates.running, {*survey.records.failed}
+    refused = {state.id for state in running if state.pid in survey.memberships} & failed
+    return [_plan_adoption(survey, state) for state in running if state.id not in refused]
 
 
 def _plan_adoption(survey: Survey, state: State) -> Action:
@@ -480,18 +479,11 @@ def _name(survey: Survey, key: str, container: str = "") -> str:
     return f"{name} of {short_id(key)}" if container else name
 
 
-def _list_unhooked(survey: Survey, answers: runtimes.Answers | None) -> Iterator[str]:
-    """Name the containers that never got the hook, if any, in a line.
-
-    `answers` are those that --adopt got.
-    """
+def _list_unhooked(survey: Survey, candidates: unhooked.Candidates) -> Iterator[str]:
+    """Name the containers that never got the hook, if any, in a line."""
     try:
         has_resctrl = survey.context.resctrl.exists(survey.context.resctrl.root)
-        left = (
-            unhooked.find_unhooked(survey.context, survey.processes, answers)
-            if has_resctrl
-            else None
-        )
+        left = candidates.find_unhooked() if has_resctrl else None
     except (HookError, OSError) as error:
         yield f"cannot look for containers that never got the hook: {explain(error)}"
         return

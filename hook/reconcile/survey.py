@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,14 +17,11 @@ from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import naming, processes, records
-from hook.node.runtimes import Answers
+from hook.node.unhooked import ListStates
 from hook.reconcile.move import LateCpu
 
 # In a pass, of containers with a thread that ended before its group could be read.
 _MOST_REREADS = 400
-
-
-ListStates = Callable[[Collection[str]], Answers]
 
 
 class Scope(NamedTuple):

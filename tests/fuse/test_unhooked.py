@@ -296,6 +296,16 @@ def test_a_run_that_adopts_asks_about_each_container_once(node: NodeWithRunc) ->
     assert (node.ids(), node.asked()) == ([], [])
 
 
+def test_what_adopt_learnt_in_a_further_root_directory_is_not_unknown(node: NodeWithRunc) -> None:
+    """There is no other root directory, and adopt leaves it out."""
+    container = node.runs(KUBELET)
+    answer = node.machine.path(f"/run/runc/{container}/answer")
+    answer.write_text(answer.read_text().replace("/run/runc/", "/run/further/"))
+    node.machine.path("/run/runc").rename(node.machine.path("/run/further"))
+    node.ask("reconcile", "--adopt", "--runtime-root=/run/further", "--namespace=kitchen")
+    assert (node.ids(), node.unhooked()["unchecked"]) == ([container], 0)
+
+
 def test_a_change_of_the_filters_has_all_asked_about_again(node: NodeWithRunc) -> None:
     container = node.runs(KUBELET)
     node.install("--namespace=kitchen")

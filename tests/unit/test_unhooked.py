@@ -68,7 +68,7 @@ class PodsOfNode:
     def find(self, **options: object) -> tuple[list[str], list[str]] | None:
         """The containers without the hook, and the sandboxes; None: reconcile does not know."""
         self.context.options = replace(self.context.options, **options)
-        answer = unhooked.find_unhooked(self.context, processes.look())
+        answer = unhooked.Candidates(self.context, processes.look()).find_unhooked()
         assert answer == self.context.run.read(Unhooked, "unhooked")
         return None if answer is None else (sorted(answer.containers), answer.sandboxes)
 
