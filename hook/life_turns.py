@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a key, its rare turns: it comes back, gets other names, is taken,
-replaced or rebuilt. See `life`.
-"""
+"""The life of a key, its rare turns: it comes back, is renamed, taken, replaced or rebuilt."""
 
 from __future__ import annotations
 
@@ -103,10 +101,10 @@ def rebuild(
 
 
 def name_key(state: KeyState, container: str = "") -> Names:
-    """Return the names of a key, or of a container of it: the namespace,
-    the pod and the container; None is unknown.
+    """Return the names of a key, or of a container of it: namespace, pod and container.
 
-    Podman's pods have no namespace. Only a key that is one container has a container's name.
+    None is unknown. Podman's pods have no namespace.
+    Only a key that is one container has a container's name.
     """
     members = state.members
     if container:
@@ -125,8 +123,6 @@ def read_metric_labels(state: KeyState) -> dict[str, str]:
 
 
 def keep_metric_labels(before: KeyState, after: KeyState) -> KeyState:
-    """Keep the labels of a key's metrics when it gets other names:
-    one key is one series for as long as it exists.
-    """
+    """Keep the labels of a key's metrics when it gets other names: one key is one series."""
     labels = read_metric_labels(before)
     return after if read_metric_labels(after) == labels else replace(after, labels=labels)

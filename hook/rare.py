@@ -22,15 +22,11 @@ if TYPE_CHECKING:
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
 FAILURE_PATIENCE = 1.0
-"""Seconds: the longest wait for the lock of a failure's record,
-which is that of a key with the container's ID.
-"""
+"""Seconds: the longest wait for the lock of a failure's record, that of a key by this ID."""
 
 
 def start_elsewhere(items: Sequence[T]) -> list[T]:
-    """Return the same items in turn, but begin with another one at each call,
-    so that none is always too late.
-    """
+    """Return the items in turn, from another one at each call, so that none is always too late."""
     at = int(system.boottime() * 1000) % len(items) if items else 0
     return [*items[at:], *items[:at]]
 

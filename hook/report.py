@@ -246,12 +246,11 @@ def _write_unless_live(context: Context, failure: Failure, owner: str = "") -> N
 
         is_live = unmonitored.has_live_failure(run, container)
         if is_other and not is_live:
-            # A run of the same ID has ended, as Podman's do:
-            # it has its line before this record takes its place.
+            # A run of the same ID has ended, as Podman's do: it has its line before this record
+            # takes its place.
             unmonitored.close(context, container, failure)
         if is_live and failure.stage == "poststop":
-            # It is late, and the container has started again: that start's own failure stays on
-            # record.
+            # It is late, and the container has started again: that start's failure stays on record.
             return
     run.write(Failure, container, failure, owner)
 

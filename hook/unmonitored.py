@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a failure's record, and of what ran unmonitored: a line of the history,
-and a count by reason.
+"""The end of a failure's record, and of what ran unmonitored: a line, and a count by reason.
 
 A bill without that line would look whole. The core imports this only where a failure is on record.
 """
@@ -25,15 +24,14 @@ _NEVER_RAN = Reason.TASK_GONE
 
 
 def forget_failure(context: Context, container: str, process: Container | None = None) -> None:
-    """Remove the record of a container's failure,
-    unless it is of a process that may be alive and is not this one.
+    """Remove the record of a container's failure, unless it is of another process that may live.
 
     What ran unmonitored has its line in the history first. `process` is monitored now.
     """
     run = context.run
     try:
-        # Under the lock of its writers: the container may start again and fail at this moment,
-        # and that record stays.
+        # Under the lock of its writers: the container may start again and fail at this moment, and
+        # that record stays.
         with run.lock(container, system.monotonic() + rare.FAILURE_PATIENCE):
             if not has_live_failure(run, container, process.pid if process is not None else None):
                 close(context, container, process)

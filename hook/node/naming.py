@@ -42,10 +42,7 @@ class KubeletNames:
 
     @cached_property
     def pods(self) -> Mapping[str, tuple[str, str]]:
-        """The namespace and the name of each pod, by its UID.
-
-        Empty if the kubelet's log directory is not visible.
-        """
+        """The namespace and the name of each pod, by its UID. Empty if the logs are not visible."""
         entries = system.try_call(files.list_names, "/var/log/pods") or ()
         matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
         by_uid = {
@@ -55,10 +52,7 @@ class KubeletNames:
 
     @cached_property
     def containers(self) -> Mapping[str, str]:
-        """The name of each container in its pod, by its ID.
-
-        Lacks those whose link name the kubelet has to cut.
-        """
+        """The name of each container in its pod, by its ID, unless the kubelet had to cut that."""
         entries = system.try_call(files.list_names, "/var/log/containers") or ()
         matches = [re.fullmatch(r"(?:.*_)?([^_]+)-([^_-]*)\.log", entry) for entry in entries]
         return {match[2]: match[1] for match in matches if match}
@@ -167,7 +161,6 @@ def add_names(state: KeyState, kubelet: KubeletNames, podman: PodmanNames) -> Ke
     """Add names to the record of a key that lacks some.
 
     Return the same state if there is nothing to add.
-
     The files with the names are read only if one is missing.
     """
     return _add_kubelets(state, kubelet) if state.kind == "pod" else _add_podmans(state, podman)

@@ -359,14 +359,11 @@ def read_reconciled(run: RunDir) -> ReconcileRecord:
 
 
 def change_reconciled(run: RunDir, change: Callable[[ReconcileRecord], dict[str, Any]]) -> None:
-    """Set the fields of reconcile.json that `change` returns, under a lock of their own.
-
-    Raises OSError.
-    """
+    """Set the fields of reconcile.json that `change` returns, under its lock. Raises OSError."""
     descriptor = system.open_lock(_RECONCILE_LOCK, run.descriptor)
     try:
-        # Without the lock, counts of another run that ends in this moment may be
-        # lost, but not this one's.
+        # Without the lock, counts of another run that ends in this moment may be lost, but not this
+        # one's.
         system.try_flock(descriptor) or rare.wait_for_flock(
             descriptor, system.monotonic() + _PATIENCE
         )

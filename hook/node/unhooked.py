@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds running containers that are in no key: those that never got the hook,
-and those that --adopt brings in.
+"""Finds containers that run and are in no key: those never hooked, and those that --adopt takes.
 
 The hook is not called for them, for example because the hook-injector is not running, so it cannot
 report them: reconcile does. The result is saved, because IDs are unique: a pod's sandbox, or a
@@ -35,8 +34,7 @@ ListStates = Callable[[Collection[str]], Answers]
 
 
 class Candidates:
-    """The containers that run, and are members of no key: one list,
-    about which the runtimes are asked once.
+    """The containers that run and are members of no key, about which the runtimes are asked once.
 
     --adopt brings in those that are `running`. Of these, the ones were never hooked that have no
     record, and that the hook is for. Without --adopt, of those in a cgroup that is named after them
@@ -59,9 +57,7 @@ class Candidates:
 
     @cached_property
     def running(self) -> list[State]:
-        """The containers that have a process, as their runtimes know them,
-        without those that hold a pod's sandbox.
-        """
+        """The containers with a process, as their runtimes know them, without sandboxes of pods."""
         return list_adoptable(self._answers[0])
 
     @property
@@ -78,9 +74,7 @@ class Candidates:
 
     @cached_property
     def _unrecorded(self) -> set[str]:
-        """The containers that have a process in a cgroup that is named
-        after them, and no record.
-        """
+        """The containers with a process in a cgroup that is named after them, and no record."""
         run, cgroups = self._context.run, self._processes.cgroups
         marked = {container for place in cgroups for _, container in identity.find_marked(place)}
         named = marked.union(filter(None, map(find_container, cgroups)))
@@ -88,10 +82,7 @@ class Candidates:
 
     @cached_property
     def _rules(self) -> tuple[list[Options], str]:
-        """Which containers should have the hook, as _read_rules returns it.
-
-        Nothing is read if none lacks a record.
-        """
+        """Which containers should have the hook, as from _read_rules; read if one has no record."""
         return (
             _read_rules(self._context.options.run_dir)
             if self._unrecorded
@@ -100,9 +91,7 @@ class Candidates:
 
     @cached_property
     def _known(self) -> Unhooked:
-        """What is known from an earlier call; of one by other rules,
-        which containers are sandboxes.
-        """
+        """What is known from an earlier call; of one by other rules only the sandboxes."""
         former = self._former
         return (
             former if former.rules == self._rules[1] else replace(_NONE, sandboxes=former.sandboxes)
@@ -113,17 +102,16 @@ class Candidates:
         return self._unrecorded.difference(known.containers, known.others, known.sandboxes)
 
     def find_unhooked(self) -> Unhooked | None:
-        """Find the containers that never got the hook, and save them for `list`, `doctor`,
-        `metrics` and later calls.
+        """Find the containers that never got the hook, and save them for others to show.
 
         Raises HookError, OSError. Returns None and saves nothing if there are some without a
         record, and neither our files nor the kernel can say whether they should have the hook.
         """
         run, options, digest = self._context.run, self._context.options, self._rules[1]
         if self._unrecorded and not digest:
-            # Neither hooks.d nor a runtime is visible, as in the chart's containers. All
-            # containers of pods should have the hook then, unless it has filters, which
-            # only the runtime could apply.
+            # Neither hooks.d nor a runtime is visible, as in the chart's containers. All containers
+            # of pods should have the hook then, unless it has filters, which only the runtime could
+            # apply.
             if (
                 find_runtimes().roots
                 or options.namespace
@@ -132,14 +120,14 @@ class Candidates:
             ):
                 run.remove(Unhooked, "unhooked")
                 return None
-            # A container that came and went between two looks, as a Job's,
-            # has left its key's record.
+            # A container that came and went between two looks, as a Job's, has left its key's
+            # record.
             left = [key for key in run.list_states() if key.kind == "pod" and not key.members]
             last_hooked = max(
                 [self._former.last_hooked, *(key.created_boottime or 0.0 for key in left)]
             )
-            # While that key has not ended, what runs in its pod has outlived a
-            # container that had the hook.
+            # While that key has not ended, what runs in its pod has outlived a container that had
+            # the hook.
             unended = {key.key for key in left if key.completed_at is None}
             unhooked = _find_by_cgroup(self._processes, self._unrecorded, last_hooked, unended)
         else:
@@ -149,9 +137,7 @@ class Candidates:
         return unhooked
 
     def _judge(self) -> Unhooked:
-        """Judge by what their runtimes say which of the containers without a
-        record should have the hook.
-        """
+        """Judge by their runtimes which containers without a record should have the hook."""
         run, former, unrecorded, new = (
             self._context.run,
             self._known,
@@ -167,8 +153,8 @@ class Candidates:
             unrecorded.intersection(former.sandboxes),
         )
         unhooked, unchecked = self._judge_new(new, others, sandboxes) if new else ({}, 0)
-        # Read the records again: --adopt, or a hook that was running at the first read,
-        # has written some by now.
+        # Read the records again: --adopt, or a hook that was running at the first read, has written
+        # some by now.
         recorded = {*run.list_names(Index), *run.list_names(Failure)} if unhooked else set()
         containers = {
             **known,
@@ -184,8 +170,7 @@ class Candidates:
     def _judge_new(
         self, new: set[str], others: set[str], sandboxes: set[str]
     ) -> tuple[dict[str, UnhookedContainer], int]:
-        """Return those of the new containers that should have the hook,
-        and how many could not be checked.
+        """Return which new containers should have the hook, and how many could not be checked.
 
         The rest of those that run are added to `others` and `sandboxes`.
         """

@@ -47,7 +47,7 @@ class Action:
     path: str = ""  # of a mon_group, or of a file of the run directory
     why: str = ""
     strangers: tuple[int, ...] = ()  # the threads to move out
-    # As life_turns.name_key, on record or in a failure.
+    # as life_turns.name_key, on record or in a failure
     names: tuple[str | None, ...] = (None, None, None)
     state: State | None = None  # of the running container to adopt
 

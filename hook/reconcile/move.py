@@ -302,9 +302,7 @@ def is_of_parent(path: str, place: str) -> bool:
 
 
 class LateCpu:
-    """The CPU seconds of threads before they were moved, which no group was charged for,
-    until they are on record.
-    """
+    """The CPU seconds of threads before they were moved, until they are on record."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, float] = {}  # what is in no record yet
@@ -326,13 +324,12 @@ class LateCpu:
         return last
 
     def limit(self, container: str) -> float:
-        """Return the most CPU seconds that count as late for a thread older than the
-        last look of a complete run.
+        """Return the most CPU seconds that count as late for a thread older than the last look.
 
-        That look found the container's threads in its group, so their time was charged. A thread
-        that has left the group since and comes back counts nothing: how much it had used by then is
-        on no record. If that look left threads of the container outside, any may be one of them,
-        and the time since then is the most that it can have used.
+        That look, of a complete run, found the container's threads in its group, so their time was
+        charged. A thread that has left the group since and comes back counts nothing: how much it
+        had used by then is on no record. If that look left threads of the container outside, any
+        may be one of them, and the time since then is the most that it can have used.
         """
         return system.boottime() - self._looked_at if container in self._left_outside else 0.0
 
@@ -342,11 +339,10 @@ class LateCpu:
             self.by_key[key] = self.by_key.get(key, 0.0) + seconds
 
     def count_thread(self, key: str, longest: float | None, tid: int, fields: list[str]) -> None:
-        """Count the late CPU time of a thread with these `stat_fields` that
-        was moved: none of it twice.
+        """Count the late CPU time of a thread with these `stat_fields` that was moved, once.
 
-        `longest` is the most that counts of a thread older than the last look;
-        if it is None, nothing counts.
+        `longest` is the most that counts of a thread older than the last look; if it is None,
+        nothing counts.
         """
         born, used = int(fields[19]), (int(fields[11]) + int(fields[12])) / system.TICKS
         late = used - self._used.get((tid, born), 0.0)
@@ -371,9 +367,7 @@ class LateCpu:
                 self._unsummed += self.by_key.pop(key)
         if self._unsummed:
             with suppress(OSError):
-                records.change_reconciled(
-                    run, lambda last: {"late_cpu": (last.late_cpu + self._unsummed) % _SECONDS_FULL}
-                )
+                records.change_reconciled(run, self._add_unsummed)
                 self._unsummed = 0.0
 
     def _add_unsummed(self, last: ReconcileRecord) -> dict[str, float]:

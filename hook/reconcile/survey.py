@@ -255,9 +255,7 @@ class Survey:
 
     @cached_property
     def holders(self) -> dict[int, list[tuple[str, str, Member]]]:
-        """By process, the members that have it among their own, each with its key and its name,
-        as of the first use.
-        """
+        """By process, the members whose it is, each with its key and name, as of the first use."""
         holders: dict[int, list[tuple[str, str, Member]]] = {}
         for state in self.states.values():
             for name, member in state.members.items():

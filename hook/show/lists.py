@@ -89,9 +89,7 @@ def rank_use(use: Uses, sort: str) -> tuple[int, int]:
 
 
 def format_list(answer: dict[str, Any], screen: Screen) -> list[str]:
-    """Format the object of `list --json`: RMIDs, keys,
-    the total of all that match, and what is wrong.
-    """
+    """Format the object of `list --json`: RMIDs, keys, their total, and what is wrong."""
     keys = answer["keys"]
     ctrl_groups = [to_word(",".join(key["ctrl_groups"])) or NOTHING for key in keys]
     labels = [",".join(map(to_word, map("=".join, key["labels"].items()))) for key in keys]
@@ -122,9 +120,7 @@ def format_list(answer: dict[str, Any], screen: Screen) -> list[str]:
 
 
 def format_unmonitored(answer: dict[str, Any]) -> list[str]:
-    """Format the object of `list --json` as `list unmonitored`:
-    each container that is not monitored, and why.
-    """
+    """Format the object of `list --json` as `list unmonitored`: which containers, and why."""
     failures = sorted(
         map(Failure.model_validate, answer["unmonitored"]),
         key=lambda each: (each.reason, name_failed(each)),
@@ -166,8 +162,7 @@ def _lay_out_keys(
     heads: dict[str, str],
     screen: Screen,
 ) -> list[str]:
-    """Lay out a table of keys, or of sums, by their names and keys, and of their use,
-    with these columns in between.
+    """Lay out a table of keys or sums: their names, keys, these columns, and their use.
 
     A terminal gets short keys, and none that is the name, or in its place,
     so that a row has one without this column.
@@ -334,9 +329,7 @@ def _format_group(group: dict[str, Any]) -> list[str]:
 
 
 def format_rates(answer: dict[str, Any], screen: Screen) -> list[str]:
-    """Format the object of `top --json`: the node, the tasks in no pod, and the keys,
-    as many as fit the terminal.
-    """
+    """Format the object of `top --json`: the node, the tasks in no pod, and keys that fit."""
     keys = answer["keys"]
     others = _OTHER_LINES + _TEXTS * (screen.width is not None and screen.width < _TEXT_WIDTH)
     shown = keys if screen.height is None else keys[: max(1, screen.height - others)]

@@ -215,7 +215,7 @@ def test_containers_are_named_by_the_kubelets_links(fs: FakeFilesystem) -> None:
         (f"web-0_shop_side-car-{ID}.log", {ID: "side-car"}),
         (f"web-0_shop_app-{ID}", {}),
         (f"web-0_shop_{ID}.log", {}),
-        # The kubelet cuts names after 251 characters.
+        # The kubelet cuts names after 251 characters
         (f"{'p' * 200}_shop_app-{ID}"[:251] + ".log", {ID[:41]: "app"}),
     ):
         fs.create_symlink(f"/var/log/containers/{entry}", "nowhere")
