@@ -217,6 +217,8 @@ def enter(
     and what they have done is left for reclaim.undo.
     """
     container, group = attempt.container, life.get_group(after, path)
+    # Of a key without groups _try_once has looked for tasks, and set `recovering` if there are any.
+    has_looked = locked.state is None or not locked.state.groups
     if group.begin is not None:
         is_there = context.resctrl.has(group)
         # Before mkdir, so that the record says that a new directory comes. Killed after it, the
@@ -231,7 +233,8 @@ def enter(
     is_made = context.resctrl.make(path)
     # The begin before the first pid: killed in between, nothing was charged yet;
     # the next hook reads it again.
-    write_begin(context, locked, path, is_made=is_made, is_late=container.is_late)
+    is_late = container.is_late or (None if not is_made and not has_looked else False)
+    write_begin(context, locked, path, is_made=is_made, is_late=is_late)
     # Last: killed before it, the container runs unmonitored but on record,
     # and reconcile moves it in.
     is_prompt = container.is_new and system.monotonic() < attempt.began + _PROMPT
@@ -245,12 +248,17 @@ def _remake(state: KeyState, path: str) -> KeyState:
 
 
 def write_begin(
-    context: Context, locked: LockedKey, path: str, *, is_made: bool, is_late: bool = False
+    context: Context,
+    locked: LockedKey,
+    path: str,
+    *,
+    is_made: bool = False,
+    is_late: bool | None = None,
 ) -> None:
     """Read and commit the counters of a group before its first member is in it.
 
-    `is_made` says that this call has made its directory,
-    and `is_late` that the member had run before it joined.
+    `is_made` says that this call has made its directory, and `is_late` that the member had run
+    before it joined; None: a task may be in the group.
     """
     state = locked.state
     if state is None:
@@ -261,13 +269,13 @@ def write_begin(
     if (is_replaced or group.begin is None) and (
         context.options.snapshot_ttl or state.history_file
     ):
-        texts = context.resctrl.counters(path)
+        texts = context.resctrl.counters(path, is_quick=True)
         is_late = (
-            is_late or state.recovering or (not is_made and context.resctrl.has_live_task(path))
+            is_late or state.recovering or (is_late is None and context.resctrl.has_live_task(path))
         )
     if is_replaced and group.begin is not None:  # since `enter` looked
         state = _remake(state, path)
         group = life.get_group(state, path)
     # A begin that cannot be saved is a failed start:
     # what has no begin has counted nothing for the key.
-    locked.commit(life.begin(state, group, directory, texts, is_late=is_late))
+    locked.commit(life.begin(state, group, directory, texts, is_late=is_late is True))

@@ -210,7 +210,7 @@ def read_finals(
             continue
         try:
             if context.resctrl.has(group):
-                finals[group.path] = context.resctrl.counters(group.path)
+                finals[group.path] = context.resctrl.counters(group.path, is_quick=True)
         except HookError:
             pass
     return finals

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     Directory = tuple[int | None, int | None]
 
 
+LEVEL = "llc_occupancy"
+"""The event that is a level: what is in the cache now. All others that we know are sums."""
+
+
 class Resctrl:
     """The resctrl file system at `root`, which may be missing or unmounted."""
 
@@ -102,30 +106,35 @@ class Resctrl:
         """
         return system.try_call(system.change_time, self.root), system.try_call(system.inode, path)
 
-    def counters(self, path: str) -> dict[str, str]:
+    def counters(self, path: str, *, is_quick: bool = False) -> dict[str, str]:
         """Read the counters of a mon_group: `<domain>/<event>` to the kernel's text.
 
         The number of files is that of the hardware's domains times events. Skipped: a directory
         within a domain, whose counts are in the domain's own (sub-NUMA clusters), and AMD's setting
         `mbm_L3_assignments`. A counter that cannot be read is `Error`, the kernel's own word.
         Raises HookError.
+
+        If it `is_quick`, this lists the first domain of each resource alone: the kernel gives all
+        domains of a resource the same events, and shows no domain before it has them all
+        (fs/resctrl/rdtgroup.c, mon_add_all_files and mkdir_mondata_subdir). It does not read LEVEL,
+        of which no difference means anything: that is `Unavailable`.
         """
         top = path + "/mon_data"
         texts: dict[str, str] = {}
+        known: dict[str, list[str]] = {}
         try:
             for domain in system.list_kernel_directory(top):
-                for event in system.list_kernel_directory(f"{top}/{domain}"):
-                    if event != "mbm_L3_assignments":
-                        try:
-                            texts[f"{domain}/{event}"] = system.read_counter(
-                                f"{top}/{domain}/{event}"
-                            )
-                        except IsADirectoryError:
-                            pass
-                        except OSError as error:
-                            if system.is_gone(error):
-                                raise
-                            texts[f"{domain}/{event}"] = "Error"
+                resource = domain.rstrip("0123456789") if is_quick else domain
+                try:
+                    read = _read_domain(f"{top}/{domain}", known.get(resource), is_quick=is_quick)
+                except OSError as error:
+                    if resource not in known or not system.is_gone(error):
+                        raise
+                    # This domain has other events than the first; or the group is gone,
+                    # and with it the list.
+                    read = _read_domain(f"{top}/{domain}", None, is_quick=is_quick)
+                known[resource] = [*read]
+                texts.update((f"{domain}/{event}", text) for event, text in read.items())
         except OSError as error:
             raise self._refusal("read", path, error) from error
         return texts
@@ -188,6 +197,24 @@ class Resctrl:
             return False
         lives = any(system.is_dead(task) is not True for task in tasks)
         return lives or not system.in_host_namespaces()
+
+
+def _read_domain(path: str, events: list[str] | None, *, is_quick: bool) -> dict[str, str]:
+    """Read these events of a domain of a group; if there are none, all that it lists."""
+    texts = {}
+    for event in events or system.list_kernel_directory(path):
+        if is_quick and event == LEVEL:
+            texts[event] = "Unavailable"
+        elif event != "mbm_L3_assignments":
+            try:
+                texts[event] = system.read_counter(f"{path}/{event}")
+            except IsADirectoryError:
+                pass
+            except OSError as error:
+                if system.is_gone(error):
+                    raise
+                texts[event] = "Error"
+    return texts
 
 
 def is_about(group: MonGroup, directory: Directory) -> bool:

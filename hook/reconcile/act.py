@@ -249,7 +249,7 @@ def _write_rebuilt(survey: Survey, locked: LockedKey, state: KeyState, _action: 
     # A completed key has none.
     for group in locked.state.groups if locked.state is not None else []:
         if context.resctrl.exists(group.path):
-            create.write_begin(context, locked, group.path, is_made=False)
+            create.write_begin(context, locked, group.path)
     rebuilt = locked.state or rebuilt
     # Of a job, what its members have left behind.
     if not is_job and (unknown := _find_unknown(survey, rebuilt, located)):

@@ -25,6 +25,8 @@ HOST_PIDS = "pid:[4026531836]"
 HOST_TIME = "time:[4026531834]"
 MOST_CLASSES = 100
 COUNTERS = {"mon_L3_00/llc_occupancy": "4096", "mon_PERF_PKG_00/core_energy": "3.000000"}
+BEGIN = {**COUNTERS, "mon_L3_00/llc_occupancy": "Unavailable"}
+"""What a record has of them: a level is not read for it."""
 
 Content = Union[bytes, list[str], str]
 """Of a file, the names in a directory, the target of a link."""

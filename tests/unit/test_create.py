@@ -20,7 +20,7 @@ from hook.models import KeyState, MonGroup
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
 from hook.words import explain
-from tests.simulator.kernel import COUNTERS, RESCTRL
+from tests.simulator.kernel import BEGIN, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, cgroup_of, fails, node
 from tests.unit.stops import stops
@@ -65,7 +65,7 @@ def test_what_is_on_record(node: Node) -> None:
     inode, mounted = node.kernel.identify(ROOT_GROUP), node.kernel.mounts
     assert (node.state().created_at, node.state().created_boottime) == ("1970-01-12T13:46:40Z", 1e6)
     assert node.state().groups == [
-        MonGroup(path=ROOT_GROUP, ctrl_group="/", inode=inode, mounted=mounted, begin=COUNTERS)
+        MonGroup(path=ROOT_GROUP, ctrl_group="/", inode=inode, mounted=mounted, begin=BEGIN)
     ]
     assert {name: member.model_dump() for name, member in node.state().members.items()} == {
         ID: {

@@ -21,7 +21,7 @@ from hook.reconcile import run as reconcile
 from hook.store import LockedKey, RunDir
 from hook.validation import replace
 from hook.words import explain
-from tests.simulator.kernel import COUNTERS, RESCTRL
+from tests.simulator.kernel import BEGIN, RESCTRL
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node
 from tests.unit.stops import stops
 from tests.unit.test_create import ENERGY, ROOT_GROUP, assert_over, expect_refusal, move, use
@@ -142,7 +142,7 @@ def test_a_key_lingers_and_comes_back(node: Node, uid: str | None) -> None:
     key = uid or ID
     linger(node, uid=uid)
     assert node.groups() == {f"oci-{key}": set()}
-    assert node.state(key).groups[0].last == COUNTERS
+    assert node.state(key).groups[0].last == BEGIN
     node.start(ID, 8, uid, **LINGER)
     state = node.state(key)
     assert node.groups() == {f"oci-{key}": {8}}
@@ -151,7 +151,7 @@ def test_a_key_lingers_and_comes_back(node: Node, uid: str | None) -> None:
         None,
         None,
     )
-    assert state.groups[0].begin == COUNTERS
+    assert state.groups[0].begin == BEGIN
 
 
 OVER: dict[str, Callable[[Node], object]] = {

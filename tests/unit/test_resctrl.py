@@ -6,6 +6,7 @@ what the kernel says beside it is quoted and nothing is decided by it.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 
 import pytest
@@ -97,6 +98,74 @@ def caught(call: str, group: str = GROUP) -> HookError:
         ACTIONS[call][0](group)
     assert "\n" not in str(explain(info.value))
     return info.value
+
+
+@pytest.mark.parametrize(
+    ("domains", "listed"),
+    [
+        (
+            {
+                "mon_L3_00": ("a", "b"),
+                "mon_L3_01": ("a", "b"),
+                "mon_P_00": ("c",),
+                "mon_P_100": ("c",),
+            },
+            "mon_L3_00 mon_P_00",
+        ),
+        (
+            {"mon_L3_00": ("a", "b"), "mon_L3_01": ("b", "c"), "mon_L3_02": ("b", "c")},
+            "mon_L3_00 mon_L3_01",
+        ),
+        ({"mon_L3_00": (), "mon_L3_01": ("a",), "mon_L3_02": ("a",)}, "mon_L3_00 mon_L3_01"),
+        ({"mon_L3_00": ("llc_occupancy",), "mon_L3_01": ("llc_occupancy",)}, "mon_L3_00"),
+        ({"mon_L3_00": ("a", "mon_sub_L3_00"), "mon_L3_01": ("a", "mon_sub_L3_01")}, "mon_L3_00"),
+    ],
+    ids=["two kinds", "others in the second", "none in the first", "no sums", "sub-NUMA clusters"],
+)
+def test_one_domain_of_each_resource_is_listed_and_no_level_is_read(
+    node: Node, domains: dict[str, tuple[str, ...]], listed: str
+) -> None:
+    """What the others have is the same, as the kernel makes them;
+    a file that is missing all the same is noticed.
+    """
+    OURS.make(GROUP)
+    node.kernel.resctrl.counters.domains.clear()
+    paths, real = list[str](), system.list_kernel_directory
+    for domain, events in domains.items():
+        node.kernel.resctrl.counters.domains[domain] = ()
+        for event in events:
+            node.kernel.set_counter(GROUP, f"{domain}/{event}", "7")
+            if event.startswith("mon_sub"):
+                node.kernel.files[f"{GROUP}/mon_data/{domain}/{event}"] = ["a"]
+    node.patch.setattr(
+        system, "list_kernel_directory", lambda path: paths.append(path) or real(path)
+    )  # type: ignore[func-returns-value]
+    read = OURS.counters(GROUP, is_quick=True)
+    assert [path.rpartition("/")[2] for path in paths] == ["mon_data", *listed.split()]
+    whole = {
+        name: "Unavailable" if name.endswith("/llc_occupancy") else "7"
+        for name in OURS.counters(GROUP)
+    }
+    assert read == whole
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
+def test_a_group_that_goes_while_its_second_domain_is_read_is_gone(node: Node, number: int) -> None:
+    OURS.make(GROUP)
+    for domain in ("mon_L3_00", "mon_L3_01"):
+        node.kernel.set_counter(GROUP, f"{domain}/mbm_total_bytes", "7")
+    real = system.read_counter
+
+    def read(path: str) -> str:
+        if "mon_L3_01" in path:
+            node.kernel.rmdir(GROUP)
+            raise OSError(number, os.strerror(number), path)
+        return real(path)
+
+    node.patch.setattr(system, "read_counter", read)
+    with pytest.raises(HookError) as caught:
+        OURS.counters(GROUP, is_quick=True)
+    assert caught.value.kind == "group gone"
 
 
 @pytest.mark.parametrize(
