@@ -270,6 +270,9 @@ static void complete_core_phase(void)
         leave_by_exception();
 }
 
+/* Of CPython (Python/fileutils.c): whether open(2) knows O_CLOEXEC, as since Linux 2.6.23. It would look at each start. */
+extern int _Py_open_cloexec_works;
+
 /* No environment variable, file or locale changes what runs: isolated, in UTF-8, and without a path to import from.
  *
  * Modules of the library make paths from the prefixes. There is no path below /dev/null.
@@ -298,6 +301,7 @@ static void start_python(void)
     for (size_t i = 0; i < Py_ARRAY_LENGTH(prefixes); i++)
         require(PyConfig_SetString(&config, prefixes[i], L"/dev/null"));
     _PyImport_FrozenBootstrap = frozen_modules + (stage == NULL);
+    _Py_open_cloexec_works = 1;
     /* A hook needs what it makes until its end. hook/cli/command_line.py enables the garbage collector. */
     _PyRuntime._main_interpreter.gc.enabled = 0;
     require(Py_InitializeFromConfig(&config));
