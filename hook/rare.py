@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
+_SEEK_CUR = 1  # lseek(2)
 FAILURE_PATIENCE = 1.0
 """Seconds: the longest wait for the lock of a failure's record, that of a key by this ID."""
 
@@ -75,6 +76,50 @@ def read_start(path: str, size: int) -> str:
         path, system.posix.O_RDONLY, lambda descriptor: system.posix.read(descriptor, size)
     )
     return data.decode("utf-8", "replace")
+
+
+def read_records(path: str, limit: int, dir_fd: int | None = None) -> str:
+    """The text of a file that the kernel makes record by record, of which each read may
+    return a part: `children`, `cgroup.procs`, `cgroup.threads`. OSError(EFBIG): it is
+    longer than `limit` bytes.
+    """
+
+    def read(descriptor: int) -> bytes:
+        data = b""
+        while chunk := system.posix.read(descriptor, system.READ_SIZE):
+            data += chunk
+            if len(data) > limit:
+                raise OSError(system.EFBIG, "File too large", path)
+        return data
+
+    return system.use(path, system.posix.O_RDONLY, read, dir_fd).decode()
+
+
+def append_and_count(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
+    """Append as system.append does; returns the position of the end of `text`,
+    and whether the file still has a name.
+
+    The kernel sets the position in the same step (O_APPEND).
+    """
+
+    def write(descriptor: int) -> tuple[int, bool]:
+        system.posix.write(descriptor, text.encode("ascii"))
+        return system.posix.lseek(descriptor, 0, _SEEK_CUR), system.count_links(descriptor) > 0
+
+    posix = system.posix
+    return system.use(
+        path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK, write, dir_fd
+    )
+
+
+def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
+    """Whether `path` still names the file that the descriptor has open."""
+    try:
+        named = system.posix.stat(system.encoded(path), dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    opened = system.posix.fstat(descriptor)
+    return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)
 
 
 def append_lines(path: str, lines: list[str]) -> None:
@@ -170,14 +215,6 @@ def wait_for_flock(descriptor: int, deadline: float) -> bool:
 def size(path: str, dir_fd: int | None = None) -> int:
     """The size of a file in bytes."""
     return system.posix.stat(system.encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_size
-
-
-def count_links(descriptor: int) -> int:
-    """The number of links of an open file.
-
-    A directory of cgroups has two, and one more for each directory in it.
-    """
-    return system.posix.fstat(descriptor).st_nlink
 
 
 def age(path: str, dir_fd: int | None = None) -> float:

@@ -73,8 +73,8 @@ def report_failure(
     )
     if is_failure:
         run = write_traces(call, run, failure, is_monitored=False)
-    elif run is None or run.is_first(
-        "no-resctrl"
+    elif run is None or is_first(
+        run, "no-resctrl"
     ):  # each time, if the run directory cannot hold the mark
         write_line(f"no {call.options.resctrl_root} here: nothing is monitored on this machine")
     report_problems(call, run, problems, is_monitored=False)
@@ -157,7 +157,7 @@ def may_log(run: RunDir | None, error: HookError, key: str) -> bool:
         return True
     try:
         if error.reason == Reason.NOT_MOUNTED:
-            return run.is_first("not-mounted")
+            return is_first(run, "not-mounted")
         return count_failure(run, error.reason, key)
     except Exception:  # noqa: BLE001  as above
         return True
@@ -289,6 +289,15 @@ def make_failure(
     return Failure(stage=stage, reason=error.reason, monitored=is_monitored, **fields)
 
 
+def is_first(run: RunDir, what: str) -> bool:
+    """Whether `what` was not logged in this boot yet.
+
+    Counts it in a file in /run, which is empty after a boot.
+    """
+    counted = system.try_call(rare.append_and_count, "said-" + what, ".", run.descriptor)
+    return counted is None or counted[0] == 1
+
+
 # --- The number of failures in a minute, so that the log gets the first ones of each key and
 # reason, and then a count
 
@@ -305,9 +314,11 @@ def count_failure(run: RunDir, reason: str, key: str) -> bool:
     """
     minute = _this_minute()
     if (system.try_call(rare.size, f"{_LOGGED}{minute}", run.descriptor) or 0) < _MOST_OF_NODE:
-        number, is_kept = system.append(f"{_LOGGED}{reason}.{key}-{minute}", ".", run.descriptor)
+        number, is_kept = rare.append_and_count(
+            f"{_LOGGED}{reason}.{key}-{minute}", ".", run.descriptor
+        )
         if number <= _MOST_OF_KEY or not is_kept:
-            number, _ = system.append(f"{_LOGGED}{minute}", ".", run.descriptor)
+            number, _ = rare.append_and_count(f"{_LOGGED}{minute}", ".", run.descriptor)
             for line in sum_up_failures(run) if number == 1 else ():
                 send_to_syslog(line)
             return True

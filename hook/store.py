@@ -211,8 +211,9 @@ class RunDir(Reader):
     def lock(self, key: str, deadline: float) -> LockedKey:
         """Take a key's lock; after `deadline` (system.monotonic) raise HookError `lock_timeout`.
 
-        flock(2) wakes waiters roughly in the order in which they came. The inode is compared
-        afterwards: the previous holder may have unlinked the file.
+        flock(2) wakes waiters roughly in the order in which they came. The previous holder may have
+        unlinked the file by then, or another program the whole run directory: such a file has no
+        name. Nothing gives a lock file another one, by a link or a rename.
         """
         path = "locks/" + key
         while True:
@@ -223,7 +224,7 @@ class RunDir(Reader):
                 descriptor = system.open_lock(path, self.descriptor)
             try:
                 is_ours = system.try_flock(descriptor) or _wait_for(descriptor, deadline)
-                if is_ours and system.same_file(descriptor, path, self.descriptor):
+                if is_ours and system.count_links(descriptor) > 0:
                     return LockedKey(self, key, descriptor)
             except BaseException:
                 system.close(descriptor)
@@ -289,14 +290,6 @@ class RunDir(Reader):
         which needs no lock and costs little.
         """
         system.try_call(system.append, "runs/" + name, "." * number, self.descriptor)
-
-    def is_first(self, what: str) -> bool:
-        """Whether `what` was not logged in this boot yet.
-
-        Counts it in a file in /run, which is empty after a boot.
-        """
-        counted = system.try_call(system.append, "said-" + what, ".", self.descriptor)
-        return counted is None or counted[0] == 1
 
 
 class LockedKey:

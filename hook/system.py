@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 READ_SIZE = 1 << 16
-_SEEK_CUR = 1  # lseek(2)
-_SOON = 0.01
 # errno(3); the import of `errno` costs a hundredth of a start
 EPERM, ENOENT, ESRCH, ENXIO, EACCES, EBUSY, ENODEV, EISDIR, EINVAL = 1, 2, 3, 6, 13, 16, 19, 21, 22
 ENOTDIR, EFBIG, ENOSPC, EROFS, ELOOP = 20, 27, 28, 30, 40
@@ -171,17 +169,24 @@ def use(
 def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str:
     """The text of a file of at most `limit` bytes, never through a link in its last component.
 
-    OSError(EFBIG): it is longer, so neither we nor the kernel wrote it.
+    A read that returns less than was asked for is the last one. Of a regular file it has reached
+    the end: read(2). What the kernel makes whole at the first read (single_open, in
+    Documentation/filesystems/seq_file.rst), it gives as far as there is room: so are
+    /proc/PID/stat, cgroup, status and cpu_resctrl_groups, and the files of resctrl. Not so are
+    those with a record for each process: `rare.read_records`. OSError(EFBIG): it is longer, so
+    neither we nor the kernel wrote it.
     """
 
     def read(descriptor: int) -> bytes:
         data = b""
-        # So that a large one is not copied too often.
-        while chunk := posix.read(descriptor, READ_SIZE + len(data)):
+        while True:
+            size = READ_SIZE + len(data)  # so that a large one is not copied too often
+            chunk = posix.read(descriptor, size)
             data += chunk
             if len(data) > limit:
                 raise OSError(EFBIG, "File too large", path)
-        return data
+            if len(chunk) < size:
+                return data
 
     return use(path, posix.O_RDONLY | posix.O_NONBLOCK, read, dir_fd).decode(
         "utf-8", "surrogateescape"
@@ -209,21 +214,12 @@ def list_kernel_directory(path: str) -> list[str]:
     return sorted(map(bytes.decode, posix.listdir(encoded(path))))
 
 
-def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
+def append(path: str, text: str, dir_fd: int) -> None:
     """Append to a file, made if missing, in one write(2),
     so that the appends of two processes never mix.
-
-    Returns the position of the end of `text`, which the kernel sets in the same step (O_APPEND),
-    and whether the file still has a name.
     """
-
-    def write(descriptor: int) -> tuple[int, bool]:
-        posix.write(descriptor, text.encode("ascii"))
-        return posix.lseek(descriptor, 0, _SEEK_CUR), posix.fstat(descriptor).st_nlink > 0
-
-    return use(
-        path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK, write, dir_fd
-    )
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK
+    use(path, flags, lambda descriptor: posix.write(descriptor, text.encode("ascii")), dir_fd)
 
 
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
@@ -277,14 +273,12 @@ def try_flock(descriptor: int) -> bool:
     return True
 
 
-def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
-    """Whether `path` still names the file that the descriptor has open."""
-    try:
-        named = posix.stat(encoded(path), dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    opened = posix.fstat(descriptor)
-    return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)
+def count_links(descriptor: int) -> int:
+    """The number of names of an open file.
+
+    A directory of cgroups has two links, and one more for each one in it.
+    """
+    return posix.fstat(descriptor).st_nlink
 
 
 def inode(path: str, dir_fd: int | None = None) -> int:

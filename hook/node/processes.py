@@ -371,7 +371,10 @@ def _list_relatives(pids: Iterable[int]) -> set[int] | None:
     family, ancestors = [*related], [*related]
     for pid in family:  # it grows
         for tid in list_threads(pid):
-            text = system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or ""
+            text = (
+                system.try_call(rare.read_records, f"/proc/{pid}/task/{tid}/children", _MOST_BYTES)
+                or ""
+            )
             family += {*map(int, text.split())} - related
             related.update(family)
     for pid in ancestors:  # as well
@@ -517,9 +520,9 @@ def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[
             try:
                 directory = system.open_directory(path, above)
                 opened.append(directory)
-                tids.update(map(int, system.read_file(file, _MOST_BYTES, directory).split()))
+                tids.update(map(int, rare.read_records(file, _MOST_BYTES, directory).split()))
                 # As many as a directory has links beyond its own two.
-                children = rare.count_links(directory) - 2
+                children = system.count_links(directory) - 2
                 names = (
                     system.list_directory(".", directory)
                     if 0 < children <= _MOST_CGROUPS - known

@@ -88,7 +88,7 @@ class View:
 
     def is_there(self) -> bool:
         """Whether the run directory is still the one at its path."""
-        return system.try_call(system.same_file, self._dir, self._run.path, self._dir) is True
+        return system.try_call(rare.same_file, self._dir, self._run.path, self._dir) is True
 
     def update(self) -> list[HookError] | None:
         """Make the views of the records that have changed; return why some could not be made.

@@ -49,8 +49,8 @@ _WRITES_NOW = (
 _SAVES = "    is_forgotten = kept is None or not _save(context, locked, kept, removed)\n"
 MUTANTS = {
     "M1": BrokenRule(
-        "the lock's inode is not compared with that of its path", "c1 | p1 | c2 | c3",
-        {"if is_ours and system.same_file(descriptor, path, self.descriptor):": "if is_ours:"},
+        "a lock counts whose file is unlinked", "c1 | p1 | c2 | c3",
+        {"if is_ours and system.count_links(descriptor) > 0:": "if is_ours:"},
     ),
     "M2": BrokenRule(
         "the lock is given back before its file is unlinked", "snapshot_ttl=0; c1 | p1 | c2 | c3",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import rare, system
+from hook import system
 from hook.models import Member
 from hook.node import processes as its
 from hook.node.processes import Process, Processes, Reading, look, read_threads
@@ -264,7 +264,7 @@ def test_more_cgroups_than_are_read_are_not_even_listed(
     mount: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directories: list[str] = []
-    monkeypatch.setattr(rare, "count_links", lambda _path: 100_002)
+    monkeypatch.setattr(system, "count_links", lambda _path: 100_002)
     monkeypatch.setattr(system, "list_directory", lambda path, _above: directories.append(path))
     add(mount / OWN[1:], 7)
     assert read_threads(":" + OWN, none_is) == Reading({7}, 100_000)
@@ -286,7 +286,7 @@ def count_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     def count_links(descriptor: int) -> int:
         return 2 + sum(path.is_dir() for path in Path(names[descriptor]).iterdir())
 
-    monkeypatch.setattr(rare, "count_links", count_links)
+    monkeypatch.setattr(system, "count_links", count_links)
 
 
 def test_list_that_is_too_long_or_unreadable_is_counted(

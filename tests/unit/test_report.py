@@ -20,6 +20,7 @@ from hook.node.records import Records
 from hook.store import RunDir
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, UID, Node, fails, node
+from tests.unit.stops import Stop
 
 __all__ = ["node"]  # fixture
 
@@ -212,3 +213,11 @@ def test_without_a_run_directory_a_failure_is_said_all_the_same(node: Node) -> N
     assert report.write_traces(call, None, HookError("io", "p"), is_monitored=False) is None
     assert node.failures() == {}, "no run directory, no record"
     assert ": io: " in node.machine.caller.stderr.decode()
+
+
+def test_a_first_time_comes_once_for_each_thing(node: Node) -> None:
+    run = RunDir(RUN)
+    assert [report.is_first(run, what) for what in ("a", "a", "b")] == [True, False, True]
+    with Stop(node.machine, 1, errno.ENOSPC):
+        assert report.is_first(run, "c"), "better twice than never"
+    assert report.is_first(RunDir(RUN), "a") is False

@@ -43,7 +43,7 @@ def test_each_broken_rule_fits_the_program() -> None:
 
 def test_failure_is_printed_as_a_command_that_repeats_it() -> None:
     done = simulate(
-        "--mutant", "M10", "--scenario", MUTANTS["M10"].scenario, "--random", "5", "--most", "1"
+        "--mutant", "M10", "--scenario", MUTANTS["M10"].scenario, "--random", "20", "--most", "1"
     )
     by_seed, by_plan, problem = done.stdout.splitlines()
     for command in (by_seed, by_plan):

@@ -205,11 +205,11 @@ def test_the_lock_goes_with_an_empty_key_and_stays_with_another(
 def test_a_lock_that_is_replaced_for_ever_is_given_up(
     machine: SimulatedMachine, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def same_file(*_arguments: object) -> bool:
+    def count_links(_descriptor: int) -> int:
         machine.kernel.now += 0.1
-        return False
+        return 0
 
-    monkeypatch.setattr(system, "same_file", same_file)
+    monkeypatch.setattr(system, "count_links", count_links)
     before = set(machine.caller.descriptors)
     with pytest.raises(HookError) as caught:
         run.lock(KEY, machine.kernel.now + 1)
@@ -380,13 +380,6 @@ def test_what_was_freed_lately(machine: SimulatedMachine, run: RunDir) -> None:
     for text in ("", "soon", "nan", "9" * 100):
         machine.add(f"{RUN}/freed", text.encode())
         assert not run.freed_within(1.5), text
-
-
-def test_a_first_time_comes_once_for_each_thing(machine: SimulatedMachine, run: RunDir) -> None:
-    assert [run.is_first("a"), run.is_first("a"), run.is_first("b")] == [True, False, True]
-    with Stop(machine, 1, errno.ENOSPC):
-        assert run.is_first("c"), "better twice than never"
-    assert RunDir(RUN).is_first("a") is False
 
 
 # --- State that cannot be read

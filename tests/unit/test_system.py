@@ -50,6 +50,39 @@ def test_a_stdin_that_cannot_be_looked_at_is_read_as_it_is(monkeypatch: pytest.M
     assert system._own_stdin() == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("size", "reads"),
+    [(0, [8]), (7, [8]), (8, [8, 16]), (9, [8, 16]), (24, [8, 16, 32]), (25, [8, 16, 32])],
+)
+def test_a_read_that_returns_less_than_was_asked_for_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, reads: list[int]
+) -> None:
+    """Also of a file of just that many bytes: the next read returns none."""
+    calls, asked, content = RealCalls(), list[int](), "abcdefghijklmnopqrstuvwxyz"[:size]
+    monkeypatch.setattr(system, "posix", calls)
+    monkeypatch.setattr(system, "READ_SIZE", 8)
+    vars(calls)["read"] = lambda descriptor, most: asked.append(most) or os.read(descriptor, most)  # type: ignore[func-returns-value]
+    (tmp_path / "file").write_text(content)
+    assert system.read_file(str(tmp_path / "file"), limit=25) == content
+    assert asked == reads
+    with pytest.raises(OSError, match="File too large"):
+        system.read_file(str(tmp_path / "file"), limit=size - 1)
+
+
+def test_a_file_of_records_is_read_until_nothing_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel gives a page of it at a time, and less."""
+    calls, parts = RealCalls(), [b"1 2 ", b"3 ", b"4 5 ", b"", b"6"]
+    monkeypatch.setattr(system, "posix", calls)
+    vars(calls)["read"] = lambda _descriptor, _most: parts.pop(0)
+    (tmp_path / "children").touch()
+    assert rare.read_records(str(tmp_path / "children"), 10) == "1 2 3 4 5 "
+    parts[:] = [b"1 2 ", b"3 ", b"4 5 6", b""]
+    with pytest.raises(OSError, match="File too large"):
+        rare.read_records(str(tmp_path / "children"), 10)
+
+
 def test_an_append_returns_the_end_of_its_text_behind_that_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +93,7 @@ def test_an_append_returns_the_end_of_its_text_behind_that_of_another(
     with (tmp_path / "file").open("ab", buffering=0) as other:
         vars(calls)["at_call"] = lambda name, _path: other.write(b"..") if name == "write" else None
         monkeypatch.setattr(system, "posix", calls)
-        assert system.append("file", ".", directory) == (3, True)
+        assert rare.append_and_count("file", ".", directory) == (3, True)
     os.close(directory)
 
 
