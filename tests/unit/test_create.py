@@ -19,6 +19,7 @@ from hook.errors import HookError, Reason
 from hook.models import KeyState, MonGroup
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
+from hook.validation import replace
 from hook.words import explain
 from tests.simulator.kernel import BEGIN, RESCTRL
 from tests.simulator.machine import RUN
@@ -90,6 +91,24 @@ def test_key_whose_record_was_lost_may_have_members(
     node.patch.setattr(Resctrl, "identify", identify)
     node.start(OTHER, 8)
     assert (node.state().recovering, set(node.members())) == (True, {OTHER})
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_what_tasks_used_before_the_begin_of_their_group_was_read_is_unknown(
+    node: Node, *, is_alive: bool
+) -> None:
+    """As of a hook that was killed before it had read the begin of the group that it had made."""
+    node.start()
+    with RunDir(RUN).lock(UID, 0) as locked:
+        locked.commit(
+            replace(node.state(), groups=[replace(node.state().groups[0], inode=None, begin=None)])
+        )
+    if not is_alive:
+        node.kernel.die(7)
+    node.start(OTHER, 8)
+    assert node.state().groups[0].before == (
+        {"mon_PERF_PKG_00/core_energy": "Unavailable"} if is_alive else {}
+    )
 
 
 @pytest.mark.parametrize("mon_group", ["", "theirs", f"oci-{OTHER_UID}"])
