@@ -82,7 +82,7 @@ def find_pod(places: list[str], container: str) -> str | None:
     `places`: as system.cgroups.
     """
     for place in places:
-        own = identity.find_own(place, container) or ""
+        own = names.find_own(place, container) or ""
         above = own.rpartition("/")[0].rpartition("/")[2]
         pod = above.removesuffix(".slice").rpartition("libpod_pod_")[2]
         if names.is_engine_id(pod):

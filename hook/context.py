@@ -6,47 +6,68 @@ and the surroundings of each act on a key.
 from __future__ import annotations
 
 from hook import formats, system
-from hook.identity import Container
 from hook.models import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.identity import Container
     from hook.models import Member, Options
     from hook.resctrl import Resctrl
     from hook.store import RunDir
 
 
-class Context:
-    """The surroundings of a stage: resctrl, the run directory, the options."""
+if TYPE_CHECKING:
 
-    def __init__(self, kernel: Resctrl, run: RunDir, options: Options) -> None:
-        self.resctrl = kernel
-        self.run = run
-        self.options = options
+    class Context:
+        """The surroundings of a stage: resctrl, the run directory, the options."""
+
+        resctrl: Resctrl
+        run: RunDir
+        options: Options
         # The number of RMIDs given back.
-        self.freed = 0
+        freed: int
 
+        def __init__(self, kernel: Resctrl, run: RunDir, options: Options) -> None: ...
 
-class Call:
-    """One call of the hook; immutable."""
+    class Call:
+        """One call of the hook; nothing changes it."""
 
-    def __init__(
-        self,
+        stage: str
+        # And a complaint about each bad word of the command line.
+        options: Options
+        complaints: list[str]
+        # The container's ID or, if the state has none, a stable name for its record.
+        name: str
+        # None if the state has none.
+        bundle: str | None
+        # None at poststop, and if the state could not be read.
+        container: Container | None
+
+        def __init__(
+            self,
+            stage: str,
+            given: tuple[Options, list[str]],
+            name: str,
+            bundle: str | None,
+            container: Container | None = None,
+        ) -> None: ...
+
+else:
+    # These carry values, and do nothing: see formats.Values.
+
+    def Context(kernel: Resctrl, run: RunDir, options: Options) -> object:  # noqa: N802
+        return formats.Values(resctrl=kernel, run=run, options=options, freed=0)
+
+    def Call(  # noqa: N802
         stage: str,
         given: tuple[Options, list[str]],
         name: str,
         bundle: str | None,
-        container: Container | None = None,
-    ) -> None:
-        self.stage = stage
-        # The options, and a complaint about each bad word of the command line.
-        self.options, self.complaints = given
-        # The container's ID or, if the state has none, a stable name for its record.
-        self.name = name
-        # None if the state has none.
-        self.bundle = bundle
-        # None at poststop, and if the state could not be read.
-        self.container = container
+        container: object = None,
+    ) -> object:
+        options, complaints = given
+        values = {"stage": stage, "options": options, "complaints": complaints, "name": name}
+        return formats.Values(bundle=bundle, container=container, **values)
 
 
 # --- What the machine says of a container
@@ -64,7 +85,9 @@ def read_container(
     `made_in` has the cgroups that its runtime made for it; a new container is still in them.
     Raises ValidationError if an annotation is no text.
     """
-    container = Container(name, pid, bundle, annotations)
+    from hook import identity
+
+    container = identity.Container(name, pid, bundle, annotations)
     places = system.cgroups(pid)
     try:
         starttime = system.starttime(pid)
@@ -94,3 +117,13 @@ def displaces(container: Container, member: Member) -> bool:
     return (
         not container.is_member(member) and system.is_dead(member.pid, member.starttime) is not True
     )
+
+
+def concerns(options: Options, *, is_podmans: bool) -> bool:
+    """Whether a call with these options (`--containers`) is for this container,
+    by whether Podman made it.
+
+    A container's annotations can make it match both of our hooks.d files;
+    then only one of the two calls acts.
+    """
+    return options.containers == "all" or (options.containers == "podman") == is_podmans

@@ -70,7 +70,7 @@ def create_runtime(
         from hook import refusals
 
         refusals.leave_other_keys(context, former, container, key, other_keys)
-    attempt = life.Attempt(
+    attempt = life.begin_attempt(
         container, key, ctrl_group, system.monotonic(), context.options.lock_timeout
     )
     while True:

@@ -6,10 +6,10 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 
 from __future__ import annotations
 
-from hook import formats, identity, resctrl, system
-from hook.context import Call, Context, read_container
+from hook import formats, resctrl, system
+from hook.context import Call, Context, concerns, read_container
 from hook.errors import HookError, Reason
-from hook.models import Failure, Options, State, ValidationError
+from hook.models import Failure, Options, State
 from hook.store import RunDir
 
 TYPE_CHECKING = False
@@ -152,7 +152,7 @@ def _act(call: Call, context: Context) -> bool:
         return False
     from hook import create
 
-    if call.options.containers != "all" and not identity.concerns(
+    if call.options.containers != "all" and not concerns(
         call.options, is_podmans=container.pod.is_podmans
     ):
         return False
@@ -243,8 +243,9 @@ def validate(form: type[ModelT], values: dict[str, Any], complaints: list[str]) 
     while True:
         try:
             return form.model_validate(values)
-        except ValidationError as error:
-            first = error.errors()[0]
+        except ValueError as error:
+            refused: Any = error  # a ValidationError
+            first = refused.errors()[0]
             name = str(first["loc"][0])
             if name not in values:
                 raise

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 _PRIME = 2**64 - 59
 
+Values: Any = type(sys.implementation)
+"""What carries values by their names (types.SimpleNamespace):
+to define a class takes as long as to load ten functions.
+
+The types of the values are in a class that only type checkers see.
+"""
+
 
 def hash_of(data: bytes) -> str:
     """16 hex digits that name this data: what it leaves as one number when divided by a prime.
@@ -53,9 +60,8 @@ def _refuse(text: str) -> object:
 
 
 # c_make_scanner reads its settings (those of json.decoder.JSONDecoder) from the attributes of any
-# object: RFC 8259, and no number of absurd length. We use a namespace of Python's own, since to
-# define a class takes as long as to load ten functions.
-_RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
+# object: RFC 8259, and no number of absurd length.
+_RULES: Any = Values(
     strict=True,
     object_hook=None,
     object_pairs_hook=None,

@@ -10,7 +10,7 @@ and the container's ID. So the path decides.
 
 from __future__ import annotations
 
-from hook import names
+from hook import formats, names
 from hook.errors import HookError, Reason
 from hook.models import Annotations
 
@@ -27,27 +27,33 @@ if TYPE_CHECKING:
 
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
-_MAKERS = {
-    "crio": "cri-o",
-    "libpod": "libpod",
-    "libpod-payload": "libpod",
-    "cri-containerd": "containerd",
-}
 
 
-class Pod:
-    """The container's pod; a field is None if no trustworthy source has it.
+if TYPE_CHECKING:
 
-    `problem`: a contradiction or defect of the UIDs in the annotations. `is_podmans`:
-    Podman made the container; then `name` and `container` are Podman's (see
-    hook/conmon.py), and there is no namespace.
-    """
+    class Pod:
+        """The container's pod; a field is None if no trustworthy source has it."""
 
-    def __init__(self, uid: str | None = None, names: Names = (None, None, None)) -> None:
-        self.uid = (normalize_uid(uid) or uid) if uid else None  # a wrong one is reported
-        self.namespace, self.name, self.container = map(shorten, names)
-        self.problem: HookError | None = None
-        self.is_podmans = False
+        uid: str | None  # a wrong one is reported
+        namespace: str | None
+        name: str | None
+        container: str | None
+        # A contradiction or defect of the UIDs in the annotations.
+        problem: HookError | None
+        # Podman made the container; then `name` and `container` are Podman's (see hook/conmon.py),
+        # and there is no namespace.
+        is_podmans: bool
+
+        def __init__(self, uid: str | None = None, of_pod: Names = (None, None, None)) -> None: ...
+
+else:
+
+    def Pod(uid: str | None = None, of_pod: Names = (None, None, None)) -> object:  # noqa: N802
+        # It carries values: see formats.Values.
+        namespace, name, container = map(shorten, of_pod)
+        values = {"namespace": namespace, "name": name, "container": container}
+        uid = (names.normalize_uid(uid) or uid) if uid else None
+        return formats.Values(uid=uid, problem=None, is_podmans=False, **values)
 
 
 class Container:
@@ -112,15 +118,17 @@ def identify_pod(container: str, annotations: Annotations, places: list[str]) ->
     # Many hierarchies have the same path.
     paths = dict.fromkeys(place.partition(":")[2] for place in places)
     cgroups = [
-        (cgroup, container) for path in paths if (cgroup := find_own(path, container)) is not None
+        (cgroup, container)
+        for path in paths
+        if (cgroup := names.find_own(path, container)) is not None
     ]
     # Kata's: in their sandbox's.
     cgroups = cgroups or [marked for path in paths for marked in find_marked(path)[:1]]
     runtime = named = None
     for cgroup, name in cgroups:
-        maker = find_maker(cgroup, name)
+        maker = names.find_maker(cgroup, name)
         runtime = runtime or maker
-        named = named or (read_pod_uid(cgroup) if maker in ("cri-o", "containerd") else None)
+        named = named or (names.read_pod_uid(cgroup) if maker in ("cri-o", "containerd") else None)
     claims = _list_claims(runtime, annotations)
     uids = {claim.uid for claim in claims if claim.uid}
     if named is not None:
@@ -128,7 +136,9 @@ def identify_pod(container: str, annotations: Annotations, places: list[str]) ->
         wrong = uids - {named}
     else:
         pod = claims[0] if claims else Pod()
-        wrong = uids if len(uids) > 1 or (pod.uid and normalize_uid(pod.uid) is None) else set()
+        wrong = (
+            uids if len(uids) > 1 or (pod.uid and names.normalize_uid(pod.uid) is None) else set()
+        )
         if wrong:
             pod.uid = None
     if wrong:
@@ -153,19 +163,6 @@ def _list_claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
     if runtime == "containerd":
         return [in_containerd, in_crio] if annotations.manager == "cri-o" else [in_containerd]
     return []
-
-
-def normalize_uid(text: str) -> str | None:
-    """Return a pod UID in lower case with dashes,
-    from that form or from 32 hex digits (static pods).
-
-    Returns None if the text is no pod UID.
-    """
-    lower = text.lower()
-    digits = lower.replace("-", "")
-    canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    is_uid = len(digits) == 32 and names.is_hex(digits) and lower in (canonical, digits)
-    return canonical if is_uid else None
 
 
 def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) -> Key:
@@ -194,16 +191,6 @@ def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) ->
         return container, "sandbox"
 
 
-def concerns(options: Options, *, is_podmans: bool) -> bool:
-    """Whether a call with these options (`--containers`) is for this container,
-    by whether Podman made it.
-
-    A container's annotations can make it match both of our hooks.d files;
-    then only one of the two calls acts.
-    """
-    return options.containers == "all" or (options.containers == "podman") == is_podmans
-
-
 def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) -> bool:
     """Whether the filters and, if the administrator allows it,
     the pod's author want this container monitored.
@@ -229,40 +216,6 @@ def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) ->
 # --- What the path of a cgroup says; it is written `<controllers>:<path>`, as in /proc/PID/cgroup
 
 
-def read_pod_uid(cgroup: str) -> str | None:
-    """Return the pod UID that a cgroup's path names, in its canonical form,
-    or None if it names none.
-
-    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The
-    outermost one counts. A runtime that takes systemd's form of a path (`SLICE:MARK:ID`) for a
-    plain name makes it a single component.
-    """
-    for name in cgroup.split("/"):
-        before, is_pod, uid = name.partition(":")[0].rpartition("pod")
-        if is_pod and (not before or before.endswith("-")):
-            canonical = normalize_uid(uid.removesuffix(".slice").replace("_", "-"))
-            if canonical is not None:
-                return canonical
-    return None
-
-
-def find_own(cgroup: str, container: str) -> str | None:
-    """Return a container's own cgroup: this one or an ancestor,
-    or None if no component names the container.
-
-    It ends at the outermost component that is the container's ID, or ends with it. A container with
-    a writable cgroup (systemd in Podman) makes cgroups below that, by any name.
-    """
-    name = names.get_container_id(container)
-    at = cgroup.find(name, cgroup.find("/"))
-    while at > 0:
-        below = cgroup[at + len(name) :].removeprefix(".scope")
-        if cgroup[at - 1] in "/-:" and below[:1] in ("", "/"):
-            return cgroup[: len(cgroup) - len(below)]
-        at = cgroup.find(name, at + 1)
-    return None
-
-
 def find_marked(cgroup: str) -> list[tuple[str, str]]:
     """List the cgroups in a path that have a runtime's mark, each with its container's ID,
     the outermost first.
@@ -275,7 +228,7 @@ def find_marked(cgroup: str) -> list[tuple[str, str]]:
     for name in cgroup[end + 1 :].split("/"):
         end += 1 + len(name)
         container = name.removesuffix(".scope")[-names.ID_LENGTH :]
-        if names.is_engine_id(container) and find_maker(cgroup[:end], container) is not None:
+        if names.is_engine_id(container) and names.find_maker(cgroup[:end], container) is not None:
             marked.append((cgroup[:end], container))
     return marked
 
@@ -291,23 +244,7 @@ def choose_cgroup(places: list[str], container: str) -> str | None:
     below = [place for place in places if not place.endswith(":/")]
     unified = [place for place in below if place.startswith(":")]
     place = (unified or below or places or [""])[0]
-    return find_own(place, container) or place or None
-
-
-def find_maker(cgroup: str | None, container: str) -> str | None:
-    """Return the engine that made a container, by its own cgroup (find_own),
-    or None if it is unknown.
-
-    Engines are `cri-o`, `libpod` (Podman) and `containerd`. Each puts its mark before the
-    container's ID, and no user can choose that. With the cgroupfs driver containerd uses the bare
-    ID in the pod's cgroup, `pod<UID>`. Plain runc and crun may use the bare ID anywhere.
-    """
-    above, _, name = (cgroup or "").rpartition("/")
-    mark = name.removesuffix(".scope")[: -len(names.get_container_id(container))]
-    if not mark:
-        pod = above[above.rfind("/") + 1 :]
-        return "containerd" if pod.startswith("pod") or read_pod_uid(pod) is not None else None
-    return _MAKERS.get(mark[:-1].rpartition(":")[2])  # `SLICE:MARK:ID`: see read_pod_uid
+    return names.find_own(place, container) or place or None
 
 
 def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:

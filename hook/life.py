@@ -27,38 +27,52 @@ from hook.validation import MOST_NATURAL, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.identity import Container, Key
-    from hook.models import Member, MonGroup
+    from hook.models import Kind, Member, MonGroup
 
 
-class Attempt:
-    """An attempt to let a container join a key: one createRuntime, with all of its tries."""
+if TYPE_CHECKING:
 
-    # The time of the present try, as formats.Moment.
-    now = (0.0, 0.0)
-    # What the tries that failed have done. One of them has tried to free RMIDs, which is done once.
-    has_reclaimed = False
-    # How often another one followed because another program had removed the group, and because the
-    # process had moved to another ctrl_group.
-    returns = moves = 0
-    # The group of the one that failed last. Whether the key has it, and needs it, is read again.
-    left: str | None = None
-    # When the wait for RMIDs in limbo ends; None before it has begun.
-    limbo_end: float | None = None
+    class Attempt:
+        """An attempt to let a container join a key: one createRuntime, with all of its tries."""
 
-    def __init__(
-        self, container: Container, key: Key, ctrl_group: str | None, began: float, seconds: float
-    ) -> None:
-        """Begin at this time of system.monotonic(), for so many seconds.
+        container: Container
+        key: str
+        kind: Kind
+        # The one that the container was seen in, for kernels without /proc/PID/cpu_resctrl_groups.
+        ctrl_group: str | None
+        # When it began, and when every wait ends, by system.monotonic.
+        began: float
+        deadline: float
+        # The time of the present try.
+        now: formats.Moment
+        # What the tries that failed have done. One of them has tried to free
+        # RMIDs, which is done once.
+        has_reclaimed: bool
+        # How often another one followed because another program had removed the group,
+        # and because the process had moved to another ctrl_group.
+        returns: int
+        moves: int
+        # The group of the one that failed last. Whether the key has it,
+        # and needs it, is read again.
+        left: str | None
+        # When the wait for RMIDs in limbo ends; None before it has begun.
+        limbo_end: float | None
 
-        `ctrl_group` is the one that the container was seen in,
-        for kernels without /proc/PID/cpu_resctrl_groups.
-        """
-        self.container = container
-        self.key, self.kind = key
-        self.ctrl_group = ctrl_group
-        self.began = began
-        # When every wait ends, on the same clock.
-        self.deadline = began + seconds
+
+def begin_attempt(
+    container: Container, key: Key, ctrl_group: str | None, began: float, seconds: float
+) -> Attempt:
+    """Begin an attempt at this time of system.monotonic(), for so many seconds."""
+    name, kind = key
+    attempt: Attempt = formats.Values(
+        container=container, key=name, kind=kind, ctrl_group=ctrl_group
+    )
+    attempt.began, attempt.deadline = began, began + seconds
+    attempt.now = (0.0, 0.0)
+    attempt.has_reclaimed = False
+    attempt.returns = attempt.moves = 0
+    attempt.left = attempt.limbo_end = None
+    return attempt
 
 
 def join(

@@ -6,19 +6,20 @@ Run from the source tree, the program uses this module. The .pyz holds `models_c
 this name: the same classes in plain Python, which `python3 build.py compile` makes from the core
 schemas of these, and which tests prove equal. The compiler knows some of pydantic's schemas, and
 refuses all others by name. Both forms offer the fields, `Model(**fields)`,
-`model_validate(object)`, `model_dump()` and `ValidationError` with `errors()[0]["loc"]`.
+`model_validate(object)`, `model_dump()`, and raise a ValueError with `errors()[0]["loc"]`:
+pydantic's ValidationError, or that of `invalid`. `words.is_invalid` knows both.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from hook import names
 from hook.validation import MOST_NATURAL
 
-__all__ = ["Model", "ValidationError"]
+__all__ = ["Model"]
 
 Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Natural = Annotated[int, Field(ge=0, le=MOST_NATURAL)]

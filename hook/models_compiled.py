@@ -11,9 +11,9 @@ the values, and in the place of the first error.
 from __future__ import annotations
 
 from hook import names
-from hook.validation import ABSENT, FLAG, Form, Model, NONE, TEXT, TEXTS, TEXT_OR_NONE, ValidationError, check_dict, check_float, check_int, check_list, check_literal, check_model, check_named, check_nullable
+from hook.validation import ABSENT, FLAG, Form, Model, NONE, TEXT, TEXTS, TEXT_OR_NONE, check_dict, check_float, check_int, check_list, check_literal, check_model, check_named, check_nullable
 
-__all__ = ["Model", "ValidationError"]
+__all__ = ["Model"]
 
 State = Form("State", (("oci_version", "ociVersion", ABSENT, TEXT), ("id", "id", ABSENT, (check_named, (), names.check_container_id)), ("status", "status", ABSENT, TEXT), ("pid", "pid", None, (check_nullable, NONE, (check_int, (), 0, 2147483647))), ("bundle", "bundle", ABSENT, (check_named, (), names.check_path)), ("annotations", "annotations", None, (check_nullable, NONE, TEXTS)),))
 Annotations = Form("Annotations", (("manager", "io.container.manager", None, TEXT_OR_NONE), ("pod_uid", "io.kubernetes.pod.uid", None, TEXT_OR_NONE), ("pod_namespace", "io.kubernetes.pod.namespace", None, TEXT_OR_NONE), ("pod_name", "io.kubernetes.pod.name", None, TEXT_OR_NONE), ("container_name", "io.kubernetes.container.name", None, TEXT_OR_NONE), ("sandbox_id", "io.kubernetes.cri-o.SandboxID", None, TEXT_OR_NONE), ("cri_sandbox_uid", "io.kubernetes.cri.sandbox-uid", None, TEXT_OR_NONE), ("cri_sandbox_namespace", "io.kubernetes.cri.sandbox-namespace", None, TEXT_OR_NONE), ("cri_sandbox_name", "io.kubernetes.cri.sandbox-name", None, TEXT_OR_NONE), ("cri_container_name", "io.kubernetes.cri.container-name", None, TEXT_OR_NONE),))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks texts that become a key, a group's name or a part of a path.
+"""Checks texts that become a key, a group's name or a part of a path,
+and reads the names in a cgroup's path.
 
 Tenants write annotations, so a text from outside is used in a path only if a function here
 accepts it. Each returns the text in its canonical form, or raises ValueError. Both forms of the
@@ -15,6 +16,12 @@ _ID_CHARACTERS = _ALPHANUMERIC + "_.+,-"
 _ID_LIMIT, _LABEL_LIMIT, _VALUE_LIMIT, _NODE_LIMIT = 200, 64, 128, 253
 ID_LENGTH = 64  # of the IDs that container engines make
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
+_MAKERS = {
+    "crio": "cri-o",
+    "libpod": "libpod",
+    "libpod-payload": "libpod",
+    "cri-containerd": "containerd",
+}
 
 
 def check_container_id(text: str) -> str:
@@ -69,6 +76,79 @@ def check_member(text: str) -> str:
 def get_container_id(member: str) -> str:
     """Return the container ID in the name of a member, which may be displaced."""
     return member.partition("@")[0]
+
+
+def normalize_uid(text: str) -> str | None:
+    """Return a pod UID in lower case with dashes,
+    from that form or from 32 hex digits (static pods).
+
+    Returns None if the text is no pod UID.
+    """
+    lower = text.lower()
+    digits = lower.replace("-", "")
+    canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return (
+        None
+        if len(digits) != 32 or not is_hex(digits) or lower not in (canonical, digits)
+        else canonical
+    )
+
+
+# --- What the path of a cgroup says of a container; it is written `<controllers>:<path>`, as in
+# /proc/PID/cgroup
+
+
+def read_pod_uid(cgroup: str) -> str | None:
+    """Return the pod UID that a cgroup's path names, in its canonical form,
+    or None if it names none.
+
+    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The
+    outermost one counts. A runtime that takes systemd's form of a path (`SLICE:MARK:ID`) for a
+    plain name makes it a single component.
+    """
+    for name in cgroup.split("/"):
+        before, is_pod, uid = name.partition(":")[0].rpartition("pod")
+        if is_pod and (not before or before.endswith("-")):
+            canonical = normalize_uid(uid.removesuffix(".slice").replace("_", "-"))
+            if canonical is not None:
+                return canonical
+    return None
+
+
+def find_own(cgroup: str, container: str) -> str | None:
+    """Return a container's own cgroup: this one or an ancestor,
+    or None if no component names the container.
+
+    It ends at the outermost component that is the container's ID, or ends with it. A container with
+    a writable cgroup (systemd in Podman) makes cgroups below that, by any name.
+    """
+    name = get_container_id(container)
+    at = cgroup.find(name, cgroup.find("/"))
+    while at > 0:
+        below = cgroup[at + len(name) :].removeprefix(".scope")
+        if cgroup[at - 1] in "/-:" and below[:1] in ("", "/"):
+            return cgroup[: len(cgroup) - len(below)]
+        at = cgroup.find(name, at + 1)
+    return None
+
+
+def find_maker(cgroup: str | None, container: str) -> str | None:
+    """Return the engine that made a container, by its own cgroup (find_own),
+    or None if it is unknown.
+
+    Engines are `cri-o`, `libpod` (Podman) and `containerd`. Each puts its mark before the
+    container's ID, and no user can choose that. With the cgroupfs driver containerd uses the bare
+    ID in the pod's cgroup, `pod<UID>`. Plain runc and crun may use the bare ID anywhere.
+    """
+    above, _, name = (cgroup or "").rpartition("/")
+    mark = name.removesuffix(".scope")[: -len(get_container_id(container))]
+    if not mark:
+        pod = above[above.rfind("/") + 1 :]
+        return "containerd" if pod.startswith("pod") or read_pod_uid(pod) is not None else None
+    return _MAKERS.get(mark[:-1].rpartition(":")[2])  # `SLICE:MARK:ID`: see read_pod_uid
+
+
+# --- Parts of a path, and labels
 
 
 def _is_encodable(text: str) -> bool:

@@ -7,7 +7,8 @@ Read `poststop`, then `key.remove_members`, the transitions of `life_end` that i
 
 from __future__ import annotations
 
-from hook import identity, key, system
+from hook import key, names, system
+from hook.context import concerns
 from hook.models import Failure
 
 TYPE_CHECKING = False
@@ -53,5 +54,5 @@ def _is_meant(context: Context, container: str, member: Member) -> bool:
     """Whether this call's `--containers` covers the container, by its recorded cgroup:
     its annotations may be gone.
     """
-    maker = identity.find_maker(identity.find_own(member.cgroup or "", container), container)
-    return maker is None or identity.concerns(context.options, is_podmans=maker == "libpod")
+    maker = names.find_maker(names.find_own(member.cgroup or "", container), container)
+    return maker is None or concerns(context.options, is_podmans=maker == "libpod")

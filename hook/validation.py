@@ -13,38 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, TypeVar
 
+    from hook.invalid import Place
+
     RecordT = TypeVar("RecordT")
     Check = tuple[Any, ...]
     Fields = tuple[tuple[str, str, object, Check], ...]
-    Place = tuple[object, ...]
 
 
 MOST_NATURAL = 2**63 - 1
 """The largest count that a record may hold (models.Natural); only damage reaches it."""
 ABSENT = object()  # the value of a field that is not there: no check lets it pass
-
-
-class ValidationError(ValueError):
-    """The first error in the order of the fields, with its place;
-    pydantic's class of this name lists all of them.
-    """
-
-    def __init__(self, title: str, place: Place, msg: str) -> None:
-        super().__init__(title, place, msg)
-        self.title = title
-        self._details: dict[str, Any] = {"loc": tuple(map(_part, place)), "msg": msg}
-
-    def errors(self) -> list[dict[str, Any]]:
-        return [self._details]
-
-    def within(self, title: str, place: Place) -> ValidationError:
-        """Return the same error with the place as seen from the model that holds this one."""
-        details = self._details
-        return ValidationError(title, place + details["loc"], details["msg"])
-
-    def __str__(self) -> str:
-        place = ".".join(map(str, self._details["loc"]))
-        return ": ".join(part for part in (self.title, place, self._details["msg"]) if part)
 
 
 class Model:
@@ -64,10 +42,10 @@ class Model:
         return iter(self.__dict__.items())
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise ValidationError(self._form.__name__, (name,), "Instance is frozen")
+        raise _refuse(self._form.__name__, (name,), "Instance is frozen")
 
     def __delattr__(self, name: str) -> None:
-        raise ValidationError(self._form.__name__, (name,), "Instance is frozen")
+        raise _refuse(self._form.__name__, (name,), "Instance is frozen")
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -116,7 +94,7 @@ class Form:
         if type(obj) is Model and obj._form is self:
             return obj
         name = self.__name__
-        raise ValidationError(name, (), f"Input should be a valid dictionary or instance of {name}")
+        raise _refuse(name, (), f"Input should be a valid dictionary or instance of {name}")
 
     def _made(self, fields: dict[str, object]) -> Model:
         made = Model()
@@ -200,14 +178,15 @@ def check_named(check: Check, value: object, title: str, place: Place) -> object
     try:
         return check[2](text)
     except ValueError as error:
-        raise ValidationError(title, place, f"Value error, {error}") from error
+        raise _refuse(title, place, f"Value error, {error}") from error
 
 
 def check_model(check: Check, value: object, title: str, place: Place) -> object:
     try:
         return check[2].model_validate(value)
-    except ValidationError as error:
-        raise error.within(title, place) from None
+    except ValueError as error:
+        refused: Any = error  # a ValidationError
+        raise refused.within(title, place) from None
 
 
 def check_list(check: Check, value: object, title: str, place: Place) -> list[object]:
@@ -247,20 +226,22 @@ FLAG = (check_bool, frozenset((bool,)))
 TEXT_OR_NONE = (check_nullable, STR | NONE, TEXT)
 
 
-def _part(part: object) -> int | str:
-    """A part of an error's place in pydantic's form: an index, or text without lone surrogates."""
-    if type(part) is int:
-        return part
-    return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-def _wrong(value: object, expected: str, title: str, place: Place) -> ValidationError:
-    return ValidationError(
+def _wrong(value: object, expected: str, title: str, place: Place) -> ValueError:
+    return _refuse(
         title, place, "Field required" if value is ABSENT else f"Input should be {expected}"
     )
 
 
-def _out_of_bounds(check: Check, title: str, place: Place) -> ValidationError:
+def _out_of_bounds(check: Check, title: str, place: Place) -> ValueError:
     _, _, least, most = check
-    msg = f"Input should be greater than or equal to {least}, and less than or equal to {most}"
-    return ValidationError(title, place, msg)
+    return _refuse(
+        title,
+        place,
+        f"Input should be greater than or equal to {least}, and less than or equal to {most}",
+    )
+
+
+def _refuse(title: str, place: Place, msg: str) -> ValueError:
+    from hook import invalid
+
+    return invalid.ValidationError(title, place, msg)

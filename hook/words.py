@@ -11,7 +11,6 @@ import errno
 
 from hook import names, system
 from hook.errors import WRONG_CTRL_GROUP, as_hook_error
-from hook.models import ValidationError
 
 _DENIED_HINTS = {
     errno.EROFS: "resctrl is mounted read-only",
@@ -72,12 +71,19 @@ def errno_name(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
+def is_invalid(error: Exception) -> bool:
+    """Whether a model has refused its input:
+    of each form of the models the error has its details in `errors`.
+    """
+    return isinstance(error, ValueError) and hasattr(error, "errors")
+
+
 def explain_exception(error: Exception) -> str:
     """Word an exception in one line: a ValidationError by its first error,
     a system call by its path and errno.
     """
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
+    if is_invalid(error):
+        first = error.errors()[0]  # type: ignore[attr-defined]
         return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
     if not isinstance(error, OSError):
         return str(error)

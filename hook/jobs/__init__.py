@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from hook import identity, names, report, system, unmonitored
+from hook import names, report, system, unmonitored
 from hook.context import Context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
@@ -300,7 +300,7 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
     """
     if not names.is_container_id(name) or len(name) > LONGEST_KEY:
         raise _bad_key(name)
-    if identity.normalize_uid(name) is not None:
+    if names.normalize_uid(name) is not None:
         raise _bad_key(name, "it is the UID of a pod")
     if names.is_engine_id(name.lower()):
         raise _bad_key(name, "it is the ID of a container")

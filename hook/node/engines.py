@@ -244,14 +244,14 @@ def _read_file(path: str, settings: Configuration) -> list[str]:
     tables = [*_list_tables(files.read_toml(path, files.CONFIGURATION))]
     top = tables[0][1]
     version = top["version"] if isinstance(top.get("version"), int) else 1
-    for names, table in tables:
+    for place, table in tables:
         # NRI's default validator rejects hooks, unless it is disabled.
         if table.get("reject_oci_hook_adjustment") is True and table.get("enable") is not False:
             settings.rejecting.append(path)
         spec = table.get("base_runtime_spec")
         if isinstance(spec, str) and spec:
             settings.specs.append(
-                Spec(spec, not (version >= _NEW_VERSION and _OLD_PLUGIN in names), version)
+                Spec(spec, not (version >= _NEW_VERSION and _OLD_PLUGIN in place), version)
             )
     return [os.path.join(os.path.dirname(path), text) for text in _list_texts(top.get("imports"))]
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from hook import formats, system
 from hook.entry import parse
-from hook.models import Options, ValidationError
+from hook.models import Options
 from hook.node import files
 from hook.node.models import HookFile, HookProgram, HookWhen
-from hook.words import explain_exception
+from hook.words import explain_exception, is_invalid
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"
@@ -147,9 +147,9 @@ def read_entry(path: str) -> Entry:
         if isinstance(content, dict) and content.get("version") in (None, "", "0.1.0"):
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(content)
-    except ValidationError as error:
-        return Entry(path, problem=explain_exception(error))
     except (files.Unreadable, ValueError) as error:
+        if is_invalid(error):
+            return Entry(path, problem=explain_exception(error))
         if getattr(error, "is_missing", False):
             return Entry(
                 path, remark="it does not exist, or is a link to nothing, so readers skip it"
@@ -304,7 +304,7 @@ def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa:
             stage: [HookProgram.model_validate(hook) for hook in hooks or []]
             for stage, hooks in stages.items()
         }
-    except (AttributeError, TypeError, ValidationError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise files.Unreadable(path, f"invalid hooks: {error!r}") from None
 
 

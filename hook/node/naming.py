@@ -46,7 +46,7 @@ class KubeletNames:
         entries = system.try_call(files.list_names, "/var/log/pods") or ()
         matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
         by_uid = {
-            identity.normalize_uid(match[3]): (match[1], match[2]) for match in matches if match
+            names.normalize_uid(match[3]): (match[1], match[2]) for match in matches if match
         }
         return {uid: names for uid, names in by_uid.items() if uid is not None}
 
@@ -186,7 +186,7 @@ def _add_podmans(state: KeyState, known: PodmanNames) -> KeyState:
     members = dict(state.members)
     digits = state.pod_name
     for key, member in state.members.items():
-        if identity.find_maker(identity.find_own(member.cgroup or "", key), key) == "libpod":
+        if names.find_maker(names.find_own(member.cgroup or "", key), key) == "libpod":
             container = names.get_container_id(key)
             if member.name is None and container in known.containers:
                 members[key] = replace(member, name=identity.shorten(known.containers[container]))

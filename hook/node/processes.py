@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from hook import identity, inventory, rare, resctrl, system
+from hook import identity, inventory, names, rare, resctrl, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Config, Member
 from hook.names import ID_LENGTH, is_engine_id
@@ -648,7 +648,7 @@ def find_own_cgroup(container: str, member: Member) -> str | None:
     """Return the cgroup of a member if its runtime made that for this container,
     or None if others may share it.
     """
-    return member.cgroup if identity.find_own(member.cgroup or "", container) is not None else None
+    return member.cgroup if names.find_own(member.cgroup or "", container) is not None else None
 
 
 def possible_ids(cgroup: str) -> list[str]:
@@ -703,7 +703,7 @@ def cut_below_container(cgroup: str) -> str:
     """
     # Most: other hierarchies' roots.
     container = find_container(cgroup) if len(cgroup) > ID_LENGTH else None
-    return (identity.find_own(cgroup, container) if container is not None else None) or cgroup
+    return (names.find_own(cgroup, container) if container is not None else None) or cgroup
 
 
 def list_requested(config: Config | None) -> list[str]:

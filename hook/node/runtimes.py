@@ -13,10 +13,10 @@ import os
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from hook import formats, identity, names, rare, system
-from hook.models import State, ValidationError
+from hook import formats, names, rare, system
+from hook.models import State
 from hook.node import files, programs
-from hook.words import explain_exception
+from hook.words import explain_exception, is_invalid
 
 Answers = tuple[dict[str, State], dict[str, str]]
 
@@ -114,7 +114,7 @@ class Runtimes(NamedTuple):
             try:
                 return _ask_program(command, container, deadline)
             except ValueError as error:
-                kind = "invalid state: " if isinstance(error, ValidationError) else ""
+                kind = "invalid state: " if is_invalid(error) else ""
                 problem = f"{' '.join(command)}: {kind}{explain_exception(error)}"
         return problem if _find_makers(root, container) else None
 
@@ -178,8 +178,8 @@ def is_sandbox(state: State) -> bool:
     and the user who starts a container of Podman's can write those of each.
     """
     annotations, places = state.annotations or {}, system.cgroups(state.pid) if state.pid else []
-    cgroups = [identity.find_own(place, state.id) for place in places]
-    makers = filter(None, (identity.find_maker(cgroup, state.id) for cgroup in cgroups))
+    cgroups = [names.find_own(place, state.id) for place in places]
+    makers = filter(None, (names.find_maker(cgroup, state.id) for cgroup in cgroups))
     # One that ended has no cgroup.
     maker = next(makers, None if state.pid else annotations.get("io.container.manager"))
     return annotations.get(_CONTAINER_TYPES.get(maker or "", "")) == "sandbox"

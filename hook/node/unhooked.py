@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 
-from hook import conmon, formats, identity, rare, system
+from hook import conmon, context, formats, identity, names, rare, system
 from hook.context import Context
 from hook.models import Annotations, Config, Failure, Index, Options, State
 from hook.node import engines, files, hooksd
@@ -254,10 +254,10 @@ def _locate(places: Iterable[str]) -> tuple[str, str] | None:
     """
     for place in places:
         for cgroup, container in identity.find_marked(place)[:1]:
-            is_pods = identity.find_maker(
+            is_pods = names.find_maker(
                 cgroup, container
             ) != "libpod" and container == find_container(place)
-            uid = identity.read_pod_uid(cgroup) if is_pods and ".service/" not in cgroup else None
+            uid = names.read_pod_uid(cgroup) if is_pods and ".service/" not in cgroup else None
             if uid is not None:
                 return uid, container
     return None
@@ -311,7 +311,7 @@ def _match(state: State, rules: list[Options], run_dir: str) -> identity.Pod | N
     if pod.is_podmans or pod.uid is not None:  # the runtimes of all others read no hooks.d
         candidates += rules
     is_meant = any(
-        identity.concerns(options, is_podmans=pod.is_podmans)
+        context.concerns(options, is_podmans=pod.is_podmans)
         and not conmon.leaves_out(options, pod)
         and identity.is_wanted(options, bundle.annotations or {}, pod)
         for options in candidates

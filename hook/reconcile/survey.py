@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from hook import counters, identity, inventory, reclaim, system
+from hook import counters, inventory, names, reclaim, system
 from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup
@@ -321,7 +321,7 @@ class Survey:
                 and failure.pid is not None
                 and not system.is_dead(failure.pid, failure.starttime)
             ):
-                cgroups = (identity.find_own(place, name) for place in system.cgroups(failure.pid))
+                cgroups = (names.find_own(place, name) for place in system.cgroups(failure.pid))
                 yield from filter(None, cgroups)
 
 

@@ -31,10 +31,10 @@ from pyz import ROOT, BuildError
 START = "hook.__main__"
 """The module whose start() runs the program."""
 LOADER = Path(__file__).with_name("loader.py")
-STAGES = ("hook.create", "hook.poststop")
-"""Either is imported by a start.
+STAGES = ("hook.identity", "hook.create", "hook.poststop")
+"""A start imports the first two, in this order, or the last.
 
-With the modules that only it needs it is one code: to read several takes longer.
+With the modules that no earlier one has made each is one code: to read several takes longer.
 """
 EAGER, LATER = "MODULES", "PLACES"  # placeholders in the loader, for the modules and the places
 LAST = "LAST"  # and in a bundle, for its last module
@@ -190,10 +190,10 @@ def compile_modules(
         name: compile_bare(tree, f"<{path}>") for path, (name, tree) in zip(texts, trees.items())
     }
     eager = find_imports(trees, START)
-    stages = {
-        stage: [name for name in find_imports(trees, stage) if name not in eager]
-        for stage in STAGES
-    }
+    stages: dict[str, list[str]] = {}
+    for stage in STAGES:
+        made = {*eager, *itertools.chain(*stages.values())}
+        stages[stage] = [name for name in find_imports(trees, stage) if name not in made]
     codes.update(
         (name, finish(codes[name])) for name in {*eager, *itertools.chain(*stages.values())}
     )

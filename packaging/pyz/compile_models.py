@@ -59,9 +59,7 @@ the values, and in the place of the first error.
 from __future__ import annotations
 '''
 CHECKS = ("dict", "float", "int", "list", "literal", "model", "named", "nullable")
-SHARED = frozenset(
-    {"ABSENT", "FLAG", "NONE", "TEXT", "TEXTS", "TEXT_OR_NONE", "Form", "Model", "ValidationError"}
-)
+SHARED = frozenset({"ABSENT", "FLAG", "NONE", "TEXT", "TEXTS", "TEXT_OR_NONE", "Form", "Model"})
 SHARED |= {f"check_{name}" for name in CHECKS}
 """The names of hook/validation.py that the tables use."""
 
@@ -126,7 +124,7 @@ def _classes(models: ModuleType) -> list[type]:
         for cls in vars(models).values()
         if isinstance(cls, type) and cls.__module__ == models.__name__
     ]
-    known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)} | {"ValidationError"}
+    known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)}
     for name in [*(cls.__name__ for cls in own), *getattr(models, "__all__", ())]:
         if name not in known:
             raise Refused(f"{models.__name__}.{name}", "something that is no model")

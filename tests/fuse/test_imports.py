@@ -26,7 +26,6 @@ EACH = {
     "entry",
     "errors",
     "formats",
-    "identity",
     "models",
     "names",
     "resctrl",
@@ -34,7 +33,7 @@ EACH = {
     "system",
     "validation",
 }
-COMES = {*EACH, "create", "life"}
+COMES = {*EACH, "create", "identity", "life"}
 GOES = {*EACH, "key", "life_end", "poststop"}
 """Of hook/: a module more costs each container a hundredth of Python's start, or three."""
 IN_C = {"_json", "fcntl", "gc", "marshal", "time"}

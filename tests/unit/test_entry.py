@@ -20,7 +20,7 @@ from hook.context import Call, Context
 from hook.doctor import checks
 from hook.errors import UNNAMED, HookError
 from hook.identity import Container
-from hook.models import Failure, Options, State, ValidationError
+from hook.models import Failure, Options, State
 from hook.node.records import Records
 from hook.store import RunDir
 from tests.simulator.machine import RUN
@@ -219,7 +219,7 @@ def test_a_failure_on_record_goes_when_the_container_is_monitored(node: Node) ->
 
 
 def test_a_required_option_cannot_be_left_out() -> None:
-    with pytest.raises(ValidationError, match="id"):
+    with pytest.raises(ValueError, match="id"):
         entry.validate(State, {"pid": 7}, [])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hook import identity
+from hook import identity, names
 from hook.errors import HookError, Reason
 from hook.models import Annotations, Options
 from hook.words import explain
@@ -238,7 +238,7 @@ def test_another_pod_than_that_of_the_cgroup_is_reported(
 def test_the_cgroup_comes_first_in_finding_the_maker_of_a_container(
     said: Said, place: str, maker: str | None, is_podmans: bool
 ) -> None:
-    assert identity.find_maker(identity.find_own(place, ID), ID) == maker
+    assert names.find_maker(names.find_own(place, ID), ID) == maker
     assert pod_of(said, place).is_podmans is is_podmans
     assert OTHER not in key("auto", said, place)
 
@@ -431,7 +431,7 @@ NO_POD_UIDS = [
     ],
 )
 def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str, uid: str | None) -> None:
-    assert identity.normalize_uid(text) == uid
+    assert names.normalize_uid(text) == uid
 
 
 # --- What the path of a cgroup says
@@ -481,4 +481,4 @@ def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
     ],
 )
 def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
-    assert identity.read_pod_uid(cgroup) == uid
+    assert names.read_pod_uid(cgroup) == uid

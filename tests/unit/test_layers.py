@@ -54,6 +54,7 @@ LAZY = {
         "twice"
     ),
     "reclaim": "only after a failed try of createRuntime, or if a group has lingered long enough",
+    "invalid": "only if an input is invalid",
     "damage": "only if something is in the way of a record, or it is unreadable",
     "conmon": "only for Podman's containers",
     "counters": (
@@ -64,10 +65,10 @@ LAZY = {
     "unmonitored": "only if the record of a failure goes",
 }
 """The modules of the core that neither a usual start nor a usual end imports, and why."""
-STAGES = {"create": {"create", "life"}, "poststop": {"key", "life_end", "poststop"}}
+STAGES = {"create": {"create", "identity", "life"}, "poststop": {"key", "life_end", "poststop"}}
 """Those that only a createRuntime, and only a poststop imports."""
 PURE = {"counters", "errors", "formats", "identity", "life", "life_end", "life_turns", "line"}
-PURE |= {"models", "names", "validation"}
+PURE |= {"invalid", "models", "names", "validation"}
 """The pure layer of the core: from a record, and what was read, to the next record.
 
 It neither reads nor writes.

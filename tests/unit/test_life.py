@@ -170,7 +170,7 @@ class LifeOfKey:
         container.job_labels = {}
         container.history_file = self.files[formats.format_utc(self.clock)] = FILES[step.amount % 2]
         member = Member(pid=7, starttime=1, group=group.path)
-        attempt = life.Attempt(container, ("c1", "container"), None, 0.0, 0.0)
+        attempt = life.begin_attempt(container, ("c1", "container"), None, 0.0, 0.0)
         attempt.now = self.clock, self.clock
         after = life.join(self.state, attempt, member, group, displaces=False)
         group, present = life.get_group(after, group.path), self.directories.get(group.path)

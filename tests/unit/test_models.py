@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import jsonschema
+import pydantic
 import pytest
 from hypothesis import HealthCheck, given
 from pydantic import (
@@ -25,7 +26,7 @@ from pydantic import (
 )
 
 import pyz
-from hook import models, models_compiled, names, validation
+from hook import invalid, models, models_compiled, names, validation
 from hook.node import models as node_models
 from hook.node import models_compiled as node_models_compiled
 from pyz import BuildError
@@ -54,9 +55,7 @@ def as_module(*classes: type[BaseModel]) -> ModuleType:
     everything = {"names": names, "Model": models.Model, **{cls.__name__: cls for cls in classes}}
     for cls in classes:
         cls.__module__ = "made_up"
-    module.__dict__.update(
-        everything, __all__=[*(cls.__name__ for cls in classes), "ValidationError"]
-    )
+    module.__dict__.update(everything, __all__=[cls.__name__ for cls in classes])
     return module
 
 
@@ -75,7 +74,7 @@ def outcome(form: Any, name: str, document: Any) -> tuple[Any, ...]:  # noqa: AN
     """
     try:
         got = getattr(form, name).model_validate(document)
-    except (models.ValidationError, validation.ValidationError) as error:
+    except (pydantic.ValidationError, invalid.ValidationError) as error:
         first = error.errors()[0]
         return "refused", first["loc"]
     return "accepted", repr(got.model_dump())
@@ -175,9 +174,9 @@ def test_mutable_defaults_are_fresh(form: Any) -> None:  # noqa: ANN401
 def test_models_are_frozen_and_equal_by_type_and_fields(form: Any) -> None:  # noqa: ANN401
     fields = {"pid": 7, "starttime": 100, "group": "/r/mon_groups/a"}
     member = form.Member(**fields)
-    with pytest.raises(form.ValidationError, match="frozen"):
+    with pytest.raises(ValueError, match="frozen"):
         member.pid = 8
-    with pytest.raises(form.ValidationError, match="frozen"):
+    with pytest.raises(ValueError, match="frozen"):
         del member.pid
     assert {member: 1}[form.Member(**fields, name=None)] == 1
     assert member == form.Member(**fields, name=None)
@@ -194,9 +193,9 @@ def test_an_error_tells_an_operator_what_and_where(form: Any) -> None:  # noqa: 
     assert "members.b.pid" in str(caught.value)
     assert "KeyState" in str(caught.value)
 
-    with pytest.raises(form.ValidationError, match="Field required") as missing:
+    with pytest.raises(ValueError, match="Field required") as missing:
         form.State.model_validate({})
-    assert missing.value.errors()[0]["loc"] == ("ociVersion",)
+    assert missing.value.errors()[0]["loc"] == ("ociVersion",)  # type: ignore[attr-defined]
 
 
 # --- The compiled text

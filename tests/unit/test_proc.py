@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from hook import identity, system
+from hook import identity, names, system
 from tests.simulator.machine import SimulatedMachine
 from tests.unit.simulated import fails
 from tests.unit.stops import machine as proc
@@ -197,7 +197,7 @@ def test_what_is_below_a_containers_own_cgroup_is_not_recorded(cgroup: str, belo
     """
     assert identity.choose_cgroup([cgroup + below], "c1") == cgroup
     assert identity.choose_cgroup([cgroup + below], "c1@7-100") == cgroup
-    assert identity.find_own(cgroup + below, "c2") is None
+    assert names.find_own(cgroup + below, "c2") is None
 
 
 @pytest.mark.parametrize(
