@@ -53,10 +53,10 @@ def settle(
         and after.owed is not None
         and (before is None or after.completed_at != before.completed_at)
     ):
-        from hook import ending
+        from hook import ending, line
 
-        left = ending.write_lines(context.run, after.key, life_end.list_owed(after))
-        after = life_end.set_owed(after, left)
+        left = ending.write_lines(context.run, after.key, line.list_owed(after))
+        after = line.set_owed(after, left)
     kept = (
         life_end.keep(after, snapshots=context.options.snapshot_ttl > 0)
         if after is not None
@@ -68,7 +68,9 @@ def settle(
     refusals = _remove_groups(context, removed)
     if refusals:
         if before is not None and before.completed_at is None and after is not None:
-            locked.commit(life_end.reopen(after, before, refusals))
+            from hook import life_turns
+
+            locked.commit(life_turns.reopen(after, before, refusals))
         raise [*refusals.values()][-1]
     # After rmdir: killed in between, the state names a group that is gone,
     # which all readers take for removed.

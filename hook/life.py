@@ -88,10 +88,9 @@ def join(
     container = attempt.container
     begins = state is None or state.completed_at is not None
     if begins and state is not None and state.owed is not None:
-        from hook import life_end
+        from hook import line
 
-        # With the file of the former run.
-        state = life_end.set_owed(state, life_end.list_owed(state))
+        state = line.set_owed(state, line.list_owed(state))  # with the file of the former run
     if state is None or (begins and not state.groups):
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         state = KeyState(

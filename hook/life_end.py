@@ -7,7 +7,6 @@ See `life`.
 from __future__ import annotations
 
 from hook import formats, names
-from hook.models import MonGroup, Owed, OwedLines
 from hook.validation import MOST_NATURAL, replace
 
 TYPE_CHECKING = False
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from hook.formats import Moment
     from hook.identity import Container
-    from hook.models import KeyState
+    from hook.models import KeyState, MonGroup
 
     Texts = dict[str, str]
 
@@ -103,7 +102,7 @@ def complete(
         return completed
     from hook import line
 
-    return owe(completed, line.make_line(state, ended, now, node))
+    return line.owe(completed, line.make_line(state, ended, now, node))
 
 
 def finish(group: MonGroup, texts: Texts | None) -> MonGroup:
@@ -140,36 +139,6 @@ def retire(state: KeyState, ended: list[MonGroup]) -> KeyState:
     return replace(state, groups=[counters.inherit(first, ended), *others])
 
 
-def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeyState:
-    """Put the groups that the kernel refused to remove back into a key's record,
-    which had them `before`.
-
-    So a completed key goes on, and with its next end they are tried again. In a key that has gone
-    on without them, another group has inherited their use: no task was left in them.
-    """
-    if state.completed_at is None:
-        back = [
-            MonGroup(path=group.path, ctrl_group=group.ctrl_group)
-            for group in before.groups
-            if group.path in refused
-        ]
-        return replace(state, groups=[*state.groups, *back])
-    if (state.created_boottime, state.returned) != (before.created_boottime, before.returned):
-        # A start has failed that had begun another run:
-        # what was used before it is in that run's groups.
-        return replace(before, members={})
-    from hook import counters
-
-    first, *others = [replace(group, end=None) for group in state.groups if group.path in refused]
-    removed = [group for group in state.groups if group.path not in refused]
-    return reopen_with(state, [counters.inherit(first, removed), *others])
-
-
-def reopen_with(state: KeyState, groups: list[MonGroup]) -> KeyState:
-    """Take back that a key was completed: it goes on with these groups."""
-    return replace(state, groups=groups, completed_at=None, completed_boottime=None)
-
-
 def restore(
     before: KeyState | None,
     now: KeyState | None,
@@ -202,48 +171,6 @@ def _find_open(state: KeyState | None, path: str) -> MonGroup | None:
 
 
 # --- What stays on record
-
-
-def owe(state: KeyState, lines: list[str]) -> KeyState:
-    """Add lines of history that a key owes to its file;
-    `settle` tries to write all that it owes.
-    """
-    if not lines:
-        return state
-    owed = list_owed(state)
-    if owed and owed[-1].file == state.history_file:
-        lines = [*owed.pop().lines, *lines]
-    return set_owed(
-        state, [*owed, OwedLines(file=state.history_file, lines=lines, why="not tried yet")]
-    )
-
-
-def list_owed(state: KeyState) -> list[OwedLines]:
-    """List the lines of history that a key owes, the oldest first,
-    by the files that they belong to.
-    """
-    owed = state.owed
-    if owed is None:
-        return []
-    return [
-        OwedLines(file=owed.file or state.history_file, lines=owed.lines, why=owed.why),
-        *owed.others,
-    ]
-
-
-def count_owed(state: KeyState) -> int:
-    """Count the lines of history that a key owes."""
-    return sum(len(owed.lines) for owed in list_owed(state))
-
-
-def set_owed(state: KeyState, owed: list[OwedLines]) -> KeyState:
-    """Set the lines of history that a key owes, the oldest first."""
-    if not owed:
-        return replace(state, owed=None)
-    first, *others = owed
-    return replace(
-        state, owed=Owed(lines=first.lines, why=first.why, file=first.file, others=others)
-    )
 
 
 def keep(state: KeyState, *, snapshots: bool) -> KeyState | None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a key, its rare turns: it comes back, is renamed, taken, replaced or rebuilt."""
+"""The life of a key, its rare turns: it comes back, gets other names, the kernel keeps a group,
+another tool interferes. See `life`.
+"""
 
 from __future__ import annotations
 
 from hook import counters, formats, names
-from hook.life_end import reopen_with
-from hook.models import Returned
+from hook.models import MonGroup, Returned
 from hook.validation import replace
 
 TYPE_CHECKING = False
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from hook.formats import Moment
     from hook.identity import Names
-    from hook.models import Index, KeyState, Kind, Member, MonGroup
+    from hook.models import Index, KeyState, Kind, Member
 
 
 def come_back(state: KeyState, group: MonGroup, now: Moment) -> KeyState:
@@ -95,6 +96,34 @@ def rebuild(
     return replace(
         state, groups=groups, kind=kind, members=members, history_file=file, job_labels=labels
     )
+
+
+def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeyState:
+    """Put the groups that the kernel refused to remove back into a key's record,
+    which had them `before`.
+
+    So a completed key goes on, and with its next end they are tried again. In a key that has gone
+    on without them, another group has inherited their use: no task was left in them.
+    """
+    if state.completed_at is None:
+        back = [
+            MonGroup(path=group.path, ctrl_group=group.ctrl_group)
+            for group in before.groups
+            if group.path in refused
+        ]
+        return replace(state, groups=[*state.groups, *back])
+    if (state.created_boottime, state.returned) != (before.created_boottime, before.returned):
+        # A start has failed that had begun another run:
+        # what was used before it is in that run's groups.
+        return replace(before, members={})
+    first, *others = [replace(group, end=None) for group in state.groups if group.path in refused]
+    removed = [group for group in state.groups if group.path not in refused]
+    return reopen_with(state, [counters.inherit(first, removed), *others])
+
+
+def reopen_with(state: KeyState, groups: list[MonGroup]) -> KeyState:
+    """Take back that a key was completed: it goes on with these groups."""
+    return replace(state, groups=groups, completed_at=None, completed_boottime=None)
 
 
 # --- Its names, for people and in the labels of its metrics

@@ -8,6 +8,8 @@ The model of a line is Job of hook/node/models.py.
 from __future__ import annotations
 
 from hook import counters, formats
+from hook.models import Owed, OwedLines
+from hook.validation import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,3 +122,48 @@ def _sum_use(state: KeyState, ended: list[MonGroup]) -> tuple[dict[str, int], se
             counter.rpartition("/")[2] for counter in counters.list_unknown(group, group.end or {})
         )
     return known, known.keys() | unknown if state.taken else unknown
+
+
+# --- The lines that a key owes to their files
+
+
+def owe(state: KeyState, lines: list[str]) -> KeyState:
+    """Add lines of history that a key owes to its file;
+    `settle` tries to write all that it owes.
+    """
+    if not lines:
+        return state
+    owed = list_owed(state)
+    if owed and owed[-1].file == state.history_file:
+        lines = [*owed.pop().lines, *lines]
+    return set_owed(
+        state, [*owed, OwedLines(file=state.history_file, lines=lines, why="not tried yet")]
+    )
+
+
+def list_owed(state: KeyState) -> list[OwedLines]:
+    """List the lines of history that a key owes, the oldest first,
+    by the files that they belong to.
+    """
+    owed = state.owed
+    if owed is None:
+        return []
+    return [
+        OwedLines(file=owed.file or state.history_file, lines=owed.lines, why=owed.why),
+        *owed.others,
+    ]
+
+
+def count_owed(state: KeyState) -> int:
+    """Count the lines of history that a key owes."""
+    return sum(len(owed.lines) for owed in list_owed(state))
+
+
+def set_owed(state: KeyState, owed: list[OwedLines]) -> KeyState:
+    """Set the lines of history that a key owes, the oldest first."""
+    if not owed:
+        return replace(state, owed=None)
+    first, *others = owed
+    return replace(
+        state, owed=Owed(lines=first.lines, why=first.why, file=first.file, others=others)
+    )

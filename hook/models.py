@@ -190,7 +190,7 @@ class OwedLines(Model):
 
 class Owed(Model):
     """The lines of history that a key owes, since their file could not be written.
-    life_end.list_owed lists them.
+    line.list_owed lists them.
 
     The fields but `others` are those of the oldest lines.
     """

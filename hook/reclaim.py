@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hook.context import Context
     from hook.life import Attempt
     from hook.models import MonGroup
-    from hook.store import LockedKey
+    from hook.store import LockedKey, RunDir
 
 _LIMBO_POLL = 0.05
 _MOST_RETURNS = 3
@@ -65,7 +65,7 @@ def _wait_for_limbo(context: Context, attempt: Attempt) -> bool:
     """
     now, patience = system.monotonic(), context.options.rmid_wait
     if attempt.limbo_end is None:
-        if not context.run.freed_within(patience):
+        if not freed_within(context.run, patience):
             return False
         attempt.limbo_end = now + patience
         attempt.deadline += patience
@@ -73,6 +73,15 @@ def _wait_for_limbo(context: Context, attempt: Attempt) -> bool:
         return False
     system.sleep(_LIMBO_POLL)
     return True
+
+
+def freed_within(run: RunDir, seconds: float) -> bool:
+    """Whether one of our groups gave an RMID back within the last `seconds`."""
+    try:
+        freed = float(system.read_file("freed", limit=64, dir_fd=run.descriptor))
+    except (OSError, ValueError):
+        return False
+    return system.boottime() - freed <= seconds
 
 
 def undo(

@@ -277,14 +277,6 @@ class RunDir(Reader):
         """
         system.try_call(system.write_new, "freed", f"{system.boottime():.3f}\n", self.descriptor)
 
-    def freed_within(self, seconds: float) -> bool:
-        """Whether one of our groups gave an RMID back within the last `seconds`."""
-        try:
-            freed = float(system.read_file("freed", limit=64, dir_fd=self.descriptor))
-        except (OSError, ValueError):
-            return False
-        return system.boottime() - freed <= seconds
-
     def count_run(self, name: str, number: int = 1) -> None:
         """Count events for `metrics`, by one more byte in a file for each,
         which needs no lock and costs little.

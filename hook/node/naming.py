@@ -45,9 +45,7 @@ class KubeletNames:
         """The namespace and the name of each pod, by its UID. Empty if the logs are not visible."""
         entries = system.try_call(files.list_names, "/var/log/pods") or ()
         matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
-        by_uid = {
-            names.normalize_uid(match[3]): (match[1], match[2]) for match in matches if match
-        }
+        by_uid = {names.normalize_uid(match[3]): (match[1], match[2]) for match in matches if match}
         return {uid: names for uid, names in by_uid.items() if uid is not None}
 
     @cached_property

@@ -16,9 +16,10 @@ from functools import partial
 from stat import S_ISREG
 from typing import Any, TypeVar
 
-from hook import life_end, names, rare, system
+from hook import names, rare, system
 from hook.damage import ASIDE
 from hook.errors import UNNAMED, as_hook_error
+from hook.line import count_owed
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import ReconcileRecord, Unhooked, UnhookedContainer
 from hook.store import PARTS, Reader, RunDir, file_of
@@ -193,7 +194,7 @@ def find_surplus(states: Iterable[KeyState]) -> Counter[str]:
     """Count the lines of history beyond MOST_LINES that wait, by key: the oldest ones."""
     owing = (state for state in states if state.owed is not None)
     waiting = sorted(
-        (state.completed_boottime or 0.0, state.key, life_end.count_owed(state)) for state in owing
+        (state.completed_boottime or 0.0, state.key, count_owed(state)) for state in owing
     )
     excess, surplus = sum(number for _, _, number in waiting) - MOST_LINES, Counter[str]()
     for _, key, number in waiting:

@@ -34,6 +34,7 @@ from hook.context import Context, read_config, read_container
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container
 from hook.key import list_left, remove_members, settle, write_end
+from hook.line import count_owed, list_owed, set_owed
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import naming, processes, records
 from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key
@@ -154,10 +155,10 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: in
     """
     if state.owed is None:
         return
-    what = f"{format_count(life_end.count_owed(state), 'line')} of history"
-    owed, errors = ending.try_lines(context.run, life_end.list_owed(state), what, surplus)
+    what = f"{format_count(count_owed(state), 'line')} of history"
+    owed, errors = ending.try_lines(context.run, list_owed(state), what, surplus)
     # After the lines: killed in between, they are written once more, each with the same id.
-    settle(context, locked, life_end.set_owed(state, owed))
+    settle(context, locked, set_owed(state, owed))
     if errors:
         raise errors[0]
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from hook import life_end, life_turns, names, reclaim, system
+from hook import life_turns, names, reclaim, system
 from hook.errors import Reason
 from hook.key import is_held
+from hook.line import count_owed
 from hook.models import Failure, KeyState, Member, State
 from hook.node import records
 from hook.node.processes import Processes, find_own_cgroup, is_within
@@ -156,7 +157,7 @@ def _diagnose_record(survey: Survey, state: KeyState) -> Iterator[Action]:
     """List the actions that a key needs because of its record."""
     key, is_listed = state.key, _is_listed(survey, state.key)
     if state.owed is not None:
-        waiting = format_count(life_end.count_owed(state), "line")
+        waiting = format_count(count_owed(state), "line")
         yield Action("write", key, why=f"{waiting} of history not written yet")
     if any(survey.mark_counters(group) is not group for group in state.groups):
         yield Action("mark", key, why="some of its counters have come, gone, or started again")

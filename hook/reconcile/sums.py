@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from hook import counters, ending, formats, life_end, rare, system, unmonitored
 from hook.context import Context
 from hook.key import read_finals
-from hook.line import format_written, make_line, name_run
+from hook.line import format_written, list_owed, make_line, name_run
 from hook.models import Failure, KeyState
 from hook.node import files, lines, sums
 from hook.node.lines import Job
@@ -250,5 +250,5 @@ def _has_run(context: Context, run: str, key: str) -> bool:
     state = read_state(context.run, key)
     if not isinstance(state, KeyState):
         return isinstance(state, Broken)
-    owed = (text for waiting in life_end.list_owed(state) for text in waiting.lines)
+    owed = (text for waiting in list_owed(state) for text in waiting.lines)
     return name_run(state) == run or any(f'"{run}"' in text for text in owed)

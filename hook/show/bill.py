@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from hook import counters, life_end, system
-from hook.line import name_run, sum_run
+from hook.line import list_owed, name_run, sum_run
 from hook.models import Options
 from hook.node import lines, sums
 from hook.node.lines import Job
@@ -68,7 +68,7 @@ def _list_unwritten(ledger: Ledger, history: str, keys: Iterable[SeenKey]) -> It
     for key in keys:
         state = key.state
         seen.add(name_run(state))
-        for waiting in life_end.list_owed(state):
+        for waiting in list_owed(state):
             for job in _parse(waiting.lines if waiting.file == history else ()):
                 seen.add(job["id"])
                 if job["id"] not in ledger.recent:

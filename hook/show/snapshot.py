@@ -22,8 +22,9 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from hook import counters, inventory, life_end, life_turns, rare, resctrl, system
+from hook import counters, inventory, life_turns, rare, resctrl, system
 from hook.errors import HookError
+from hook.line import list_owed
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, ViewRecord, WatchRecord
 from hook.node.records import Broken, Records, leave_out, locate_state, read_record, read_state
@@ -383,7 +384,7 @@ class Inventory:
     def list_owed(self) -> list[Waiting]:
         """Count the lines of history that wait to be written, by file and reason."""
         counts = Counter[tuple[str, str]]()
-        for owed in (owed for key in self.keys for owed in life_end.list_owed(key.state)):
+        for owed in (owed for key in self.keys for owed in list_owed(key.state)):
             counts[owed.file, owed.why] += len(owed.lines)
         return [Waiting(file, why, number) for (file, why), number in sorted(counts.items())]
 

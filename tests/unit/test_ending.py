@@ -20,7 +20,8 @@ import pyz
 from hook import ending, jobs, rare, reclaim, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
-from hook.life_end import MOST_LEFT, count_owed, list_owed
+from hook.life_end import MOST_LEFT
+from hook.line import count_owed, list_owed
 from hook.models import Index
 from hook.node import records
 from hook.node.lines import is_usual

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import counters, formats, life, life_end, life_turns, system
+from hook import counters, formats, life, life_end, life_turns, line, system
 from hook.models import KeyState, Member, MonGroup
 from hook.resctrl import is_about
 from tests.unit.files import examples
@@ -140,7 +140,7 @@ class LifeOfKey:
             assert before is not None
             known, after = (
                 self.known(after),
-                life_end.reopen(after, before, {*removed} & {*refused}),
+                life_turns.reopen(after, before, {*removed} & {*refused}),
             )
             assert {*removed} & {*refused} <= {group.path for group in after.groups}
             self.state = after
@@ -151,11 +151,11 @@ class LifeOfKey:
 
     def write(self, after: KeyState) -> KeyState:
         """Write the lines that a key owes, each to its file."""
-        for owed in life_end.list_owed(after):
+        for owed in line.list_owed(after):
             lines = [*map(json.loads, owed.lines)]
             assert {self.files[line["begin"]] for line in lines} == {owed.file}
             self.lines += lines
-        return life_end.set_owed(after, [])
+        return line.set_owed(after, [])
 
     # --- The steps
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hook import system
+from hook import reclaim, system
 from hook.errors import HookError, Reason
 from hook.models import Failure, Index, KeyState, Member, Model, MonGroup
 from hook.store import RunDir
@@ -369,17 +369,17 @@ def test_an_index_is_read_or_reported_and_a_failure_read_or_none(
 
 
 def test_what_was_freed_lately(machine: SimulatedMachine, run: RunDir) -> None:
-    assert not run.freed_within(1e9)
+    assert not reclaim.freed_within(run, 1e9)
     run.note_freed()
     begin = machine.kernel.now
     for passed, expected in ((0, True), (1.5, True), (1.6, False)):
         machine.kernel.now = begin + passed
-        assert run.freed_within(1.5) is expected
+        assert reclaim.freed_within(run, 1.5) is expected
     run.note_freed()
-    assert run.freed_within(0)
+    assert reclaim.freed_within(run, 0)
     for text in ("", "soon", "nan", "9" * 100):
         machine.add(f"{RUN}/freed", text.encode())
-        assert not run.freed_within(1.5), text
+        assert not reclaim.freed_within(run, 1.5), text
 
 
 # --- State that cannot be read
