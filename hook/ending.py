@@ -7,13 +7,14 @@ writes it. Imported only when a key ends whose record names a file.
 
 from __future__ import annotations
 
-from hook import rare
+from hook import line, system
 from hook.errors import HookError, Reason
 from hook.models import OwedLines
 from hook.validation import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.models import KeyState, Options
     from hook.store import RunDir
 
 MOST_CHARACTERS = 1 << 20
@@ -24,16 +25,22 @@ DROPPED_LINES = "dropped_lines"
 """A file in the run directory's `runs`: one byte for each line that was dropped unwritten."""
 
 
-def write_lines(run: RunDir, key: str, owed: list[OwedLines]) -> list[OwedLines]:
+def name_node(options: Options) -> str:
+    """The name of this node in the lines of the history: that of --node, or the host's."""
+    name: str = options.node or system.posix.uname().nodename
+    return name.encode("utf-8", "backslashreplace").decode()  # a host's name may have any bytes
+
+
+def write_owed(run: RunDir, state: KeyState) -> KeyState:
     """Write the lines that a key owes, the last of which is that of its end.
 
-    Returns those that cannot be written.
+    Those that cannot be written stay owed.
 
     A failure is reported, and stops nothing.
     """
-    left, errors = try_lines(run, owed, f"what key {key} used")
+    left, errors = try_lines(run, line.list_owed(state), f"what key {state.key} used")
     run.complaints += errors
-    return left
+    return line.set_owed(state, left)
 
 
 def try_lines(
@@ -49,7 +56,7 @@ def try_lines(
     left, errors = list[OwedLines](), list[HookError]()
     for waiting in owed:
         try:
-            rare.append_lines(waiting.file, waiting.lines)
+            append_lines(waiting.file, waiting.lines)
         except OSError as error:
             why = name_write_error(error)
             left.append(replace(waiting, why=why))
@@ -61,7 +68,7 @@ def try_lines(
 
 def _drop_oldest(run: RunDir, left: list[OwedLines], drops: int) -> list[OwedLines]:
     """Drop so many of the oldest lines, and those that have no room."""
-    sizes = [len(line) for owed in left for line in owed.lines]
+    sizes = [len(text) for owed in left for text in owed.lines]
     drops = min(drops, len(sizes))
     while sum(sizes[drops:]) > MOST_CHARACTERS:
         drops += 1
@@ -88,3 +95,32 @@ def name_write_error(error: OSError) -> str:
 def unwritten_error(what: str, path: str, why: str) -> HookError:
     """Make the error of lines that could not be written to the file of the history."""
     return HookError(Reason.IO, "unwritten lines", what=what, path=path, tried=why)
+
+
+def append_lines(path: str, lines: list[str]) -> None:
+    """Append lines to a regular file, made if missing, in one write(2),
+    so that those of two writers never mix.
+
+    If the file ends within a line, as after a write that found the disk full, it gets a newline
+    first. Raises OSError also if only a part of the lines was written.
+    """
+
+    def write(descriptor: int) -> None:
+        status = system.posix.fstat(descriptor)
+        if status.st_mode & system.FILE_TYPE != system.REGULAR:
+            raise OSError(system.EINVAL, "Not a regular file", path)
+        is_torn = (
+            status.st_size > 0 and system.posix.pread(descriptor, 1, status.st_size - 1) != b"\n"
+        )
+        data = b"\n" * is_torn + "".join(f"{line}\n" for line in lines).encode(
+            "utf-8", "backslashreplace"
+        )
+        if system.posix.write(descriptor, data) < len(data):
+            raise OSError(system.ENOSPC, "No space left on device", path)
+
+    posix = system.posix
+    system.use(
+        path,
+        posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY,
+        write,
+    )

@@ -53,10 +53,9 @@ def settle(
         and after.owed is not None
         and (before is None or after.completed_at != before.completed_at)
     ):
-        from hook import ending, line
+        from hook import ending
 
-        left = ending.write_lines(context.run, after.key, line.list_owed(after))
-        after = line.set_owed(after, left)
+        after = ending.write_owed(context.run, after)
     kept = (
         life_end.keep(after, snapshots=context.options.snapshot_ttl > 0)
         if after is not None
@@ -187,9 +186,9 @@ def _complete(context: Context, state: KeyState) -> KeyState:
     held = [group.path for group in state.groups if is_held(context, state, group)]
     finals, node = read_finals(context, state, held), ""
     if state.history_file:
-        from hook import rare
+        from hook import ending
 
-        node = rare.name_node(context.options)
+        node = ending.name_node(context.options)
     return life_end.complete(state, finals, held, (system.boottime(), system.unix_time()), node)
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls that no usual start or end of a container makes: those of waits,
-failures, bills and tools.
+"""System calls that no usual start or end of a container makes: those of waits, failures and tools.
 
 They are beside `system` since each function that is loaded takes its part of each
 start (docs/performance.md).
@@ -14,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeVar
-
-    from hook.models import Options
 
     T = TypeVar("T")
 
@@ -120,41 +117,6 @@ def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
         return False
     opened = system.posix.fstat(descriptor)
     return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)
-
-
-def append_lines(path: str, lines: list[str]) -> None:
-    """Append lines to a regular file, made if missing, in one write(2),
-    so that those of two writers never mix.
-
-    If the file ends within a line, as after a write that found the disk full, it gets a newline
-    first. Raises OSError also if only a part of the lines was written.
-    """
-
-    def write(descriptor: int) -> None:
-        status = system.posix.fstat(descriptor)
-        if status.st_mode & system.FILE_TYPE != system.REGULAR:
-            raise OSError(system.EINVAL, "Not a regular file", path)
-        is_torn = (
-            status.st_size > 0 and system.posix.pread(descriptor, 1, status.st_size - 1) != b"\n"
-        )
-        data = b"\n" * is_torn + "".join(f"{line}\n" for line in lines).encode(
-            "utf-8", "backslashreplace"
-        )
-        if system.posix.write(descriptor, data) < len(data):
-            raise OSError(system.ENOSPC, "No space left on device", path)
-
-    posix = system.posix
-    system.use(
-        path,
-        posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY,
-        write,
-    )
-
-
-def name_node(options: Options) -> str:
-    """The name of this node in the lines of the history: that of --node, or the host's."""
-    name: str = options.node or system.posix.uname().nodename
-    return name.encode("utf-8", "backslashreplace").decode()  # a host's name may have any bytes
 
 
 def remove_and_measure(path: str, dir_fd: int) -> int:

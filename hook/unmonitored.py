@@ -6,7 +6,7 @@ A bill without that line would look whole. The core imports this only where a fa
 
 from __future__ import annotations
 
-from hook import counters, ending, formats, line, names, rare, system
+from hook import counters, ending, formats, line, names, system
 from hook.errors import HookError, Reason
 from hook.models import Failure
 
@@ -70,7 +70,7 @@ def close(context: Context, container: str, process: Container | Failure | None 
     )
     if failure is not None and reason is not None and failure.history_file:
         try:
-            rare.append_lines(failure.history_file, [formats.dumps(_describe(context, failure))])
+            ending.append_lines(failure.history_file, [formats.dumps(_describe(context, failure))])
         except OSError as error:
             what, why = f"that {container} ran unmonitored", ending.name_write_error(error)
             raise ending.unwritten_error(what, failure.history_file, why) from error
@@ -117,7 +117,7 @@ def _describe(context: Context, failure: Failure) -> dict[str, object]:
     return {
         "version": 1,
         "id": name_run(failure),
-        "node": rare.name_node(context.options),
+        "node": ending.name_node(context.options),
         "written": line.format_written(unix),
         "kind": failure.kind or "container",
         "key": failure.key or failure.container,

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Collection, Iterable
 
-from hook import counters, ending, formats, life_end, rare, system, unmonitored
+from hook import counters, ending, formats, life_end, system, unmonitored
 from hook.context import Context
 from hook.key import read_finals
 from hook.line import format_written, list_owed, make_line, name_run
@@ -157,7 +157,7 @@ def _note_series(ledger: Ledger, history: str, states: Iterable[KeyState], now: 
 
 def _save_runs(context: Context, ledger: Ledger, now: float) -> None:
     """Save what each run has used so far, as the line that it would have if it ended now."""
-    boot, node = read_boot(), rare.name_node(context.options)
+    boot, node = read_boot(), ending.name_node(context.options)
     if boot != ledger.boot:  # of processes of another boot nothing is left
         ledger.saved = {run: replace(saved, processes=[]) for run, saved in ledger.saved.items()}
     saved = {}
@@ -202,7 +202,7 @@ def _write_lost(context: Context, ledger: Ledger, now: float) -> list[str]:
     if not texts:
         return []
     try:
-        rare.append_lines(ledger.history, texts)
+        ending.append_lines(ledger.history, texts)
     except OSError as error:
         what, why = (
             format_count(len(texts), "run") + " whose records were lost",

@@ -38,12 +38,9 @@ _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
 _MAKES_GROUP = "    is_made = context.resctrl.make(path)\n"
 _COMMITS = "cannot leak.\n    locked.commit(after)\n"
-_WRITES_LINES = "        left = ending.write_lines(context.run, after.key, line.list_owed(after))\n"
-_WRITES_LATER = "        owing, left = after, []\n"
-_WRITES_NOW = (
-    "    if 'owing' in locals():\n        ending.write_lines(context.run, owing.key, "
-    "line.list_owed(owing))\n"
-)
+_WRITES_LINES = "        after = ending.write_owed(context.run, after)\n"
+_WRITES_LATER = "        owing, after = after, replace(after, owed=None)\n"
+_WRITES_NOW = "    if 'owing' in locals():\n        ending.write_owed(context.run, owing)\n"
 _SAVES = "    is_forgotten = kept is None or not _save(context, locked, kept, removed)\n"
 MUTANTS = {
     "M1": BrokenRule(

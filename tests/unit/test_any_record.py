@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_metrics
 
-from hook import rare, report
+from hook import ending, report
 from hook.cli import command_line as cli
 from hook.models import Failure, Index, KeyState
 from hook.node.models import ReconcileRecord, ViewRecord, WatchRecord
@@ -89,7 +89,7 @@ def test_each_command_answers(capsys: pytest.CaptureFixture[str], records: dict[
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "write_line", lambda text, **_: complaints.append(text))
         # Records name any file of this machine.
-        patch.setattr(rare, "append_lines", lambda *_: None)
+        patch.setattr(ending, "append_lines", lambda *_: None)
         node = written(Path(directory), records)
         strays = {
             path: path.read_text() for path in node.run.rglob("*.json") if path.stem in STRAYS

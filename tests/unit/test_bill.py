@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hook import life_end, rare, system
+from hook import ending, life_end, system
 from hook.errors import HookError
 from hook.line import make_line, name_run
 from hook.models import KeyState, Member, MonGroup, Owed
@@ -114,7 +114,7 @@ def test_a_run_counts_by_its_record_then_by_its_line_and_never_by_both(
     assert node.shown() == 12.5
     for step in STEPS:
         if step == "line":
-            rare.append_lines(str(node.file), [node.end(state)])
+            ending.append_lines(str(node.file), [node.end(state)])
         elif step == "forget":
             node.forget()
         elif step == "rotate":
@@ -136,7 +136,7 @@ def test_a_record_that_was_read_before_the_run_was_added_up_and_forgotten_counts
     node.keep_all()
     node.now += LATER
     keys = node.keys
-    rare.append_lines(str(node.file), [node.end(state)])
+    ending.append_lines(str(node.file), [node.end(state)])
     node.forget()
     node.keep_all()
     node.keys = keys
@@ -157,7 +157,7 @@ def test_a_line_that_waits_counts_once(node: Billed, *, is_written: bool) -> Non
     )
     node.keys = [SeenKey(owed, [], {})]
     if is_written:
-        rare.append_lines(str(node.file), [text])
+        ending.append_lines(str(node.file), [text])
     assert node.shown() == 2.5
 
 
@@ -354,7 +354,7 @@ def test_a_run_whose_processes_live_has_no_line_yet_and_its_use_counts_once(save
 
 def test_a_run_that_a_hook_ended_has_the_hooks_line(saved: Billed) -> None:
     (key,) = saved.keys
-    rare.append_lines(str(saved.file), [saved.end(key.state, "4")])
+    ending.append_lines(str(saved.file), [saved.end(key.state, "4")])
     saved.forget()
     saved.boot = "2"
     saved.keep_all()
@@ -367,7 +367,7 @@ def test_a_run_that_a_hook_ends_while_reconcile_looks_has_the_hooks_line(
     (key,) = saved.keys
 
     def end(*_: object) -> str:
-        rare.append_lines(str(saved.file), [saved.end(key.state, "4")])
+        ending.append_lines(str(saved.file), [saved.end(key.state, "4")])
         saved.forget()
         monkeypatch.setattr("hook.reconcile.sums.read_boot", lambda: "2")
         return "2"
@@ -402,7 +402,7 @@ def test_a_line_of_a_checkpoint_that_cannot_be_written_waits(
     saved.boot = "2"
     saved.forget()
     with monkeypatch.context() as patch:
-        patch.setattr(rare, "append_lines", fails(OSError(28, "No space left on device")))
+        patch.setattr(ending, "append_lines", fails(OSError(28, "No space left on device")))
         with pytest.raises(HookError):
             saved.keep_all()
     saved.keep_all()
@@ -466,7 +466,7 @@ class Machine(Billed):
         then the key ends again later.
         """
         for run, state in [*self.live.items()][:1]:
-            rare.append_lines(str(self.file), [self.end(state, str(self.used[run]))])
+            ending.append_lines(str(self.file), [self.end(state, str(self.used[run]))])
             self.least[run] = self.used[run]
             if not is_killed:
                 self.ended.add(run)

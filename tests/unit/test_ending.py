@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 import pyz
-from hook import ending, jobs, rare, reclaim, system
+from hook import ending, jobs, reclaim, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
 from hook.life_end import MOST_LEFT
@@ -469,7 +469,7 @@ def owed(node: Node) -> dict[str, int]:
 def broken(node: Node, number: int = errno.EPERM) -> Iterator[None]:
     """The file cannot be written."""
     with node.patch.context() as patch:
-        patch.setattr(rare, "append_lines", fails(number))
+        patch.setattr(ending, "append_lines", fails(number))
         yield
 
 

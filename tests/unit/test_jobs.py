@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hook import entry, jobs, rare, refusals, report, system
+from hook import ending, entry, jobs, refusals, report, system
 from hook.context import Context, read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
@@ -944,7 +944,7 @@ def test_no_option_of_the_hooks_makes_a_job_linger_or_gives_it_a_history(
 ) -> None:
     """Reconcile has those of hooks.d."""
     lines: list[str] = []
-    monkeypatch.setattr(rare, "append_lines", lambda path, _: lines.append(path))
+    monkeypatch.setattr(ending, "append_lines", lambda path, _: lines.append(path))
     node.spawn(7, "/user.slice")
     assign(node, "a", 7, history=history)
     node.kernel.die(7)

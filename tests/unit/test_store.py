@@ -114,7 +114,7 @@ def test_a_place_that_is_no_directory_is_refused(
             for mode in (0o775, 0o757, 0o777, 0o1777)
         ),
         (0, 1, 0o755, "is uid 1, its mode 0755"),
-        (1000, 0, 0o755, "is uid 0, its mode 0755"),
+        (1000, 1, 0o755, "is uid 1, its mode 0755"),
     ],
 )
 def test_one_that_others_may_write_is_refused(

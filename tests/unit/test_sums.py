@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hook import rare, system, unmonitored
+from hook import ending, system, unmonitored
 from hook.context import Context
 from hook.line import name_run
 from hook.models import Failure, KeyState, Options, Owed
@@ -46,7 +46,7 @@ class Kept:
         self.context.run.make_parts()
 
     def append(self, *jobs: dict[str, Any]) -> None:
-        rare.append_lines(str(self.file), [json.dumps(job) for job in jobs])
+        ending.append_lines(str(self.file), [json.dumps(job) for job in jobs])
 
     def keep(self, *labels: str) -> list[str]:
         return keep_sums(self.context, [], labels)

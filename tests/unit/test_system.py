@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hook import rare, system
+from hook import ending, rare, system
 from tests.unit.simulated import fails
 from tests.unit.stops import RealCalls
 
@@ -100,7 +100,7 @@ def test_an_append_returns_the_end_of_its_text_behind_that_of_another(
 def test_lines_are_appended_to_a_regular_file_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="Not a regular file"):
-        rare.append_lines(str(tmp_path / "fifo"), ["line"])
+        ending.append_lines(str(tmp_path / "fifo"), ["line"])
 
 
 def test_the_age_of_a_link_is_its_own(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hook import jobs, rare, system
+from hook import ending, jobs, system
 from hook.entry import run_stage
 from hook.errors import HookError
 from hook.models import Failure
@@ -144,7 +144,7 @@ def test_a_container_that_starts_again_under_its_id_has_the_line_of_its_former_r
 def test_a_line_that_cannot_be_written_keeps_the_record_until_it_can(node: Node) -> None:
     start(node)
     with node.patch.context() as broken:
-        broken.setattr(rare, "append_lines", fails(errno.ENOSPC))
+        broken.setattr(ending, "append_lines", fails(errno.ENOSPC))
         end(node)
         (outcome,) = [
             outcome for outcome in node.repair(options=ON).outcomes if outcome.problem is not None
