@@ -6,7 +6,7 @@ A bill without that line would look whole. The core imports this only where a fa
 
 from __future__ import annotations
 
-from hook import counters, ending, formats, line, names, system
+from hook import counters, ending, formats, line, names, rare, system
 from hook.errors import HookError, Reason
 from hook.models import Failure
 

@@ -137,9 +137,12 @@ def test_one_domain_of_each_resource_is_listed_and_no_level_is_read(
             node.kernel.set_counter(GROUP, f"{domain}/{event}", "7")
             if event.startswith("mon_sub"):
                 node.kernel.files[f"{GROUP}/mon_data/{domain}/{event}"] = ["a"]
-    node.patch.setattr(
-        system, "list_kernel_directory", lambda path: paths.append(path) or real(path)
-    )  # type: ignore[func-returns-value]
+
+    def list_directory(path: str) -> list[str]:
+        paths.append(path)
+        return real(path)
+
+    node.patch.setattr(system, "list_kernel_directory", list_directory)
     read = OURS.counters(GROUP, is_quick=True)
     assert [path.rpartition("/")[2] for path in paths] == ["mon_data", *listed.split()]
     whole = {

@@ -61,7 +61,12 @@ def test_a_read_that_returns_less_than_was_asked_for_is_the_last(
     calls, asked, content = RealCalls(), list[int](), "abcdefghijklmnopqrstuvwxyz"[:size]
     monkeypatch.setattr(system, "posix", calls)
     monkeypatch.setattr(system, "READ_SIZE", 8)
-    vars(calls)["read"] = lambda descriptor, most: asked.append(most) or os.read(descriptor, most)  # type: ignore[func-returns-value]
+
+    def read(descriptor: int, most: int) -> bytes:
+        asked.append(most)
+        return os.read(descriptor, most)
+
+    vars(calls)["read"] = read
     (tmp_path / "file").write_text(content)
     assert system.read_file(str(tmp_path / "file"), limit=25) == content
     assert asked == reads
