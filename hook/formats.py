@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _PRIME = 2**64 - 59
 
 Values: Any = type(sys.implementation)
-"""What carries values by their names (types.SimpleNamespace):
-to define a class takes as long as to load ten functions.
+"""What carries values by their names, and is no class of ours:
+to define one takes as long as to load ten functions.
 
 The types of the values are in a class that only type checkers see.
 """

@@ -76,9 +76,11 @@ def read_start(path: str, size: int) -> str:
 
 
 def read_records(path: str, limit: int, dir_fd: int | None = None) -> str:
-    """The text of a file that the kernel makes record by record, of which each read may
-    return a part: `children`, `cgroup.procs`, `cgroup.threads`. OSError(EFBIG): it is
-    longer than `limit` bytes.
+    """The text of a file that the kernel makes record by record,
+    so that a read may return a part of it.
+
+    Such are `children`, `tasks` of cgroup v1, and `cgroup.threads`. OSError(EFBIG):
+    it is longer than `limit` bytes.
     """
 
     def read(descriptor: int) -> bytes:

@@ -22,6 +22,8 @@
 #include <marshal.h>
 
 #include <errno.h>
+#include <limits.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -38,7 +40,7 @@ extern const struct _frozen frozen_modules[];
 extern const unsigned char frozen_start[], frozen_start_end[];
 
 static const char *const STAGES[] = {"hook", "createRuntime", "poststop"};
-enum { CPU_SECONDS = 10, STACK_BYTES = 8 << 20 };
+enum { CPU_SECONDS = 10, STACK_BYTES = 8 << 20, HEAP_STEP = 512 << 10 };
 
 static const char *stage;   /* the verb, if a container runtime has started us; else NULL */
 static int failure_status;  /* the exit status of a failure */
@@ -333,6 +335,9 @@ int main(int argc, char **argv)
     handle_signals();
     if (stage != NULL) {
         set_limits();
+        /* A hook ends soon: the heap grows in larger steps, and never shrinks. */
+        mallopt(M_TOP_PAD, HEAP_STEP);
+        mallopt(M_TRIM_THRESHOLD, INT_MAX);
         clearenv(); /* TZ, for one, may name a file that never ends */
     }
     start_python();
