@@ -152,8 +152,8 @@ class MonGroup(Model):
     # The change time of the mount's root, in nanoseconds,
     # which tells the mount from an earlier one.
     mounted: Natural | None = None
-    # The counters before the first member joined; None if they are not read yet,
-    # or no snapshots are kept.
+    # The counters before the first member joined; None if they are not read yet, or no snapshots
+    # are kept. Of a level (`llc_occupancy`) no record has a value: it is `Unavailable`.
     begin: Counters | None = None
     # The counters after the last member left; None if the group has not ended.
     end: Counters | None = None

@@ -441,9 +441,13 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
 
 def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
     total, event = group.totals.get(counter, Total()), EVENTS.get(snapshot.get_event(counter))
+    # Of a level no record has a value: Resctrl.counters.
+    is_on_record = event is None or not event.gauge
     return {
-        "begin": group.begin.get(counter),
-        "end" if group.has_ended else "now": group.now.get(counter),
+        "begin": group.begin.get(counter) if is_on_record else None,
+        "end" if group.has_ended else "now": group.now.get(counter)
+        if is_on_record or not group.has_ended
+        else None,
         # Of counters.EARLIER.
         "before": (group.record.before.get(counter) or "").partition(" ")[0] or None,
         "use": None if total.unknown else to_number(total.value),

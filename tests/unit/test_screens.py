@@ -645,6 +645,19 @@ def test_show_as_json(node: NodeFiles, run: Run) -> None:
     assert (counter["use"], counter["known"]) == (None, 4.75)
 
 
+def test_a_level_has_a_value_now_and_none_on_record(node: NodeFiles, run: Run) -> None:
+    """A record has it as Unavailable, as if the machine could not count it."""
+    level = {CACHE: "Unavailable"}
+    node.live("c1", begin={**BEGIN, **level})
+    node.completed("c2", groups=[{**WIPED, "begin": {**BEGIN, **level}, "end": {**NOW, **level}}])
+    for key, shown in (
+        ("c1", {"begin": None, "now": "4096"}),
+        ("c2", {"begin": None, "end": None}),
+    ):
+        counter = json.loads(run("show", key, "--json"))["groups"][0]["counters"][CACHE]
+        assert counter.items() >= shown.items()
+
+
 # --- top
 
 
