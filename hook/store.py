@@ -47,36 +47,10 @@ PARTS = ("groups", "members", "unmonitored", "runs", "locks")
 LIMIT = 16 << 20
 
 
-class RunDir:
-    """The open run directory.
+class Reader:
+    """The open run directory, to read; `descriptor` is for other modules that read files in it."""
 
-    `descriptor` is for other modules that read files in it; `records` has one to read.
-    """
-
-    # The kind of the failure that a lock was not free in time; `jobs` has another.
-    lock_error = "locked"
-
-    def __init__(self, path: str, complaints: list[HookError] | None = None) -> None:
-        """Open the run directory, or make it.
-
-        Problems that are handled on the way go to `complaints`.
-
-        Raises HookError `io` if that fails, or another user could write to it.
-        """
-        self.complaints = complaints if complaints is not None else []  # the caller's
-        try:
-            try:
-                self.attach(path)
-            except FileNotFoundError:
-                from hook import rare
-
-                rare.ensure_directory(path, 0o755)
-                self.attach(path)
-                self.make_parts()
-        except OSError as error:
-            raise as_hook_error("cannot create or open the run directory", error) from error
-
-    def attach(self, path: str) -> None:
+    def __init__(self, path: str) -> None:
         """Open the run directory.
 
         Raises OSError, and HookError `io` if another user could write to it.
@@ -92,8 +66,6 @@ class RunDir:
         if (owner != 0 and owner != system.user_id()) or mode & 0o022:
             system.close(self.descriptor)
             raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
-
-    # --- To read
 
     def read(self, model: type[ModelT], name: str) -> ModelT | None:
         """Read a record; returns None if it does not exist.
@@ -163,7 +135,32 @@ class RunDir:
             ) from error
         return index.key if index is not None else None
 
-    # --- To write
+
+class RunDir(Reader):
+    """The open run directory, to read and to write."""
+
+    # The kind of the failure that a lock was not free in time; `jobs` has another.
+    lock_error = "locked"
+
+    def __init__(self, path: str, complaints: list[HookError] | None = None) -> None:
+        """Open the run directory, or make it.
+
+        Problems that are handled on the way go to `complaints`.
+
+        Raises HookError `io` if that fails, or another user could write to it.
+        """
+        self.complaints = complaints if complaints is not None else []  # the caller's
+        try:
+            try:
+                super().__init__(path)
+            except FileNotFoundError:
+                from hook import rare
+
+                rare.ensure_directory(path, 0o755)
+                super().__init__(path)
+                self.make_parts()
+        except OSError as error:
+            raise as_hook_error("cannot create or open the run directory", error) from error
 
     def complain(self, problem: str, error: HookError | OSError) -> None:
         """Add a failure that stops nothing to `complaints`."""

@@ -22,7 +22,7 @@ from hook.errors import UNNAMED, as_hook_error
 from hook.line import count_owed
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import ReconcileRecord, Unhooked, UnhookedContainer
-from hook.store import PARTS, RunDir, file_of
+from hook.store import PARTS, Reader, RunDir, file_of
 from hook.validation import replace
 from hook.words import explain_exception, who
 
@@ -54,7 +54,7 @@ class Broken:
     problem: str
 
 
-class Records(RunDir):
+class Records(Reader):
     """The run directory, open for reading, for `with`; one that does not exist is empty.
 
     Raises HookError `io` if it cannot be read, or if another user could write to it.
@@ -62,7 +62,7 @@ class Records(RunDir):
 
     def __init__(self, path: str) -> None:
         try:
-            self.attach(path)
+            super().__init__(path)
         except FileNotFoundError:
             self.descriptor = -1
         except OSError as error:
@@ -76,7 +76,7 @@ class Records(RunDir):
             system.close(self.descriptor)
 
     def list_part(self, part: str) -> list[str]:
-        """List a directory as RunDir.list_part does, also without a run directory.
+        """List a directory as Reader.list_part does, also without a run directory.
 
         Raises HookError `io`.
         """
@@ -111,7 +111,7 @@ class Records(RunDir):
         }
 
 
-def read_state(run: RunDir, key: str) -> KeyState | Broken | None:
+def read_state(run: Reader, key: str) -> KeyState | Broken | None:
     """Read the state of a key without its lock; return None if it has none."""
     state = read_record(run, KeyState, key)
     if isinstance(state, KeyState) and state.key != key:
@@ -119,7 +119,7 @@ def read_state(run: RunDir, key: str) -> KeyState | Broken | None:
     return state
 
 
-def read_record(run: RunDir, model: type[ModelT], name: str) -> ModelT | Broken | None:
+def read_record(run: Reader, model: type[ModelT], name: str) -> ModelT | Broken | None:
     """Read a record, or find out why it cannot be read; return None if there is none."""
     try:
         return run.read(model, names.check_container_id(name))
@@ -127,14 +127,14 @@ def read_record(run: RunDir, model: type[ModelT], name: str) -> ModelT | Broken 
         return Broken(name, f"{run.path}/{file_of(model, name)}", explain_exception(error))
 
 
-def locate_state(run: RunDir, key: str) -> str:
+def locate_state(run: Reader, key: str) -> str:
     """Return the path of a key's state file, for messages."""
     return f"{run.path}/{file_of(KeyState, key)}"
 
 
-def _list(run: RunDir, part: str) -> list[str]:
+def _list(run: Reader, part: str) -> list[str]:
     try:
-        return RunDir.list_part(run, part)
+        return Reader.list_part(run, part)
     except OSError as error:
         raise as_hook_error(f"{run.path}/{part} cannot be read", error) from error
 
@@ -170,7 +170,7 @@ def list_recorded(states: Iterable[KeyState]) -> set[str]:
     return {group.path for state in states if state.completed_at is None for group in state.groups}
 
 
-def glance_index(run: RunDir, container: str) -> str | None:
+def glance_index(run: Reader, container: str) -> str | None:
     """Read a container's key from its index without a lock;
     return None if there is no readable index.
     """
@@ -204,7 +204,7 @@ def find_surplus(states: Iterable[KeyState]) -> Counter[str]:
     return surplus
 
 
-def find_free_share(run: RunDir) -> float:
+def find_free_share(run: Reader) -> float:
     """Find the share of the run directory's file system that is free,
     of its blocks or its inodes: the smaller one.
     """
@@ -221,7 +221,7 @@ Version = tuple[int, int]
 """The inode and the time of a record, which differ for each commit to its key."""
 
 
-def read_version(run: RunDir, part: str = "groups") -> int | None:
+def read_version(run: Reader, part: str = "groups") -> int | None:
     """Return a number that changes with each further commit to a key,
     or with each change of another directory.
 
@@ -236,7 +236,7 @@ def read_version(run: RunDir, part: str = "groups") -> int | None:
         return None
 
 
-def list_versions(run: RunDir) -> dict[str, Version]:
+def list_versions(run: Reader) -> dict[str, Version]:
     """List the keys with a record.
 
     A record that is read later has this version, or a later one. Raises OSError.
@@ -268,7 +268,7 @@ class Contents:
     leftovers: set[str]
 
 
-def read_contents(run: RunDir) -> Contents:
+def read_contents(run: Reader) -> Contents:
     """Read all records, and list the files that should not stay. Raises HookError `io`, OSError."""
     groups = _list(run, "groups")
     records = {key: read_state(run, key) for key in _cut(groups, "", ".json")}
@@ -308,7 +308,7 @@ def _cut(files: list[str], start: str, end: str) -> list[str]:
     return [stem for stem in stems if names.is_container_id(stem)]
 
 
-def has_leftovers(run: RunDir, state: KeyState) -> bool:
+def has_leftovers(run: Reader, state: KeyState) -> bool:
     """Whether killed hooks left files of a key that stays on record."""
     places = _list_leftovers(state.key)
     return any(system.try_call(system.inode, place, run.descriptor) is not None for place in places)
@@ -329,7 +329,7 @@ def remove_half_written(run: RunDir, container: str) -> None:
     system.unlink(f"unmonitored/.{container}.tmp", run.descriptor)
 
 
-def has_old_failure(run: RunDir, container: str) -> bool:
+def has_old_failure(run: Reader, container: str) -> bool:
     """Whether a failure's record, readable or not, is older than a day,
     or than an hour if its container is unknown.
     """
@@ -347,7 +347,7 @@ def find_job(failure: Failure) -> str | None:
     return failure.key if failure.kind == "job" and failure.key != failure.container else None
 
 
-def _is_old(run: RunDir, path: str, kept: float) -> bool:
+def _is_old(run: Reader, path: str, kept: float) -> bool:
     return (system.try_call(rare.age, path, run.descriptor) or 0.0) >= kept
 
 
