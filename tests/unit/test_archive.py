@@ -20,10 +20,11 @@ from fetch import interpreters
 from hook import entry
 from hook.cli.verbs import VERBS
 from pyz import BuildError, archive
+from pyz.bytecode import Bytecode
 from tests.unit.files import ELSEWHERE, FOUND, broken, each_python, start
 
 TOO_OLD = interpreters.find(minors=interpreters.TOO_OLD)
-CUTS = 40
+CUTS = 20
 each_old_python = pytest.mark.parametrize(
     "old", TOO_OLD, ids=[f"{python.version}" for python in TOO_OLD]
 )
@@ -45,7 +46,7 @@ def built_by(python: str, source: Path, output: Path, **circumstances: str) -> b
 
 
 @pytest.mark.slow
-def test_the_bytes_are_the_same_in_other_circumstances_and_by_every_interpreter(
+def test_the_bytes_are_the_same_in_other_circumstances_and_by_another_interpreter(
     source: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
@@ -56,7 +57,7 @@ def test_the_bytes_are_the_same_in_other_circumstances_and_by_every_interpreter(
     elsewhere = {"LC_ALL": "C", "PYTHONUTF8": "0", "SOURCE_DATE_EPOCH": "1"}
     elsewhere |= {"umask": "077", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1"}
     first = built_by(sys.executable, copy, tmp_path / "x.pyz", **elsewhere)
-    for python in FOUND:
+    for python in (FOUND[0], FOUND[-1]):  # what differs is a version's zipfile
         assert built_by(str(python.path), source, tmp_path / "x.pyz") == first, python
 
 
@@ -91,9 +92,16 @@ def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 @each_python
-def test_every_way_of_starting(python: str, source: Path, tmp_path: Path) -> None:
+def test_every_way_of_starting(
+    python: str, source: Path, compiled: dict[str, Bytecode], tmp_path: Path
+) -> None:
     directory = tmp_path / "a path with blanks"
-    pyz = archive.build(root=source, output=directory / "x.pyz", python=python)
+    directory.mkdir()
+    pyz = directory / "x.pyz"
+    pyz.write_bytes(
+        archive.join(archive.read_sources(source), archive.shebang(python), [compiled[python]])
+    )
+    pyz.chmod(0o755)
     link = tmp_path / "link"
     link.symlink_to(pyz)
     ways: list[list[str | Path]] = [[pyz], ["env", "-i", pyz], [link], [python, pyz], ["./x.pyz"]]

@@ -9,6 +9,7 @@ import ast
 import sys
 import zipfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from unittest.mock import patch
@@ -69,8 +70,8 @@ def test_a_python_whose_bytecode_is_missing_or_of_a_pre_release_takes_the_source
     codes += [replace(compiled[python], magic=b"xx\r\n")] if is_old else []
     pyz = tmp_path / "x.pyz"
     pyz.write_bytes(archive.join(archive.read_sources(source), archive.shebang(python), codes))
-    assert "hook.errors" in imported(pyz, python, ["--help"])
-    assert start([python, pyz, "--help"]).returncode == 0
+    done = start([python, "-X", "importtime", "-ISc", archive.BOOT, pyz, "--help"])
+    assert (done.returncode, "hook.errors" in loaded(done.stderr)) == (0, True)
 
 
 @each_python
@@ -91,21 +92,38 @@ def test_started_by_name_with_whatever_first_line_it_finds_its_bytecode_too(
     assert (done.returncode, "resctrl-mon-hook" in done.stdout) == (0, True)
 
 
-@each_python
-def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path) -> None:
-    """Of a module in the first part of the bytecode, and of one in the rest."""
+RAISES = ("store", "cli/verbs")
+"""A module in the first part of the bytecode, and one in the rest."""
+
+
+@cache
+def make_odd(source: Path, python: str) -> bytes:
+    """A file in which RAISES raise if an argument names them, and a module has no bytecode."""
     contents = archive.read_sources(source)
-    for name in ("store", "cli/verbs"):
+    for name in RAISES:
         contents[f"hook/{name}.py"] += (
             b"\nif '%s' in __import__('sys').argv: raise MemoryError\n" % name.encode()
         )
-    data = archive.join(contents, archive.shebang(python), bytecode.compile_all(contents, [python]))
-    for name in ("store", "cli/verbs"):
-        done = broken(tmp_path / "x", data, "broken.pyz", "list", *ELSEWHERE, name)
-        assert (
-            f'"<hook/{name}.py>", line {len(contents[f"hook/{name}.py"].splitlines())}'
-            in done.stderr
+    others = {name: text for name, text in contents.items() if name != "hook/cli/command_line.py"}
+    return archive.join(contents, archive.shebang(python), bytecode.compile_all(others, [python]))
+
+
+@each_python
+def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path) -> None:
+    for name in RAISES:
+        done = broken(
+            tmp_path / "x", make_odd(source, python), "broken.pyz", "list", *ELSEWHERE, name
         )
+        line = len((source / f"hook/{name}.py").read_text(encoding="utf-8").splitlines()) + 2
+        assert f'"<hook/{name}.py>", line {line}' in done.stderr
+
+
+@each_python
+def test_what_has_no_bytecode_is_found_in_the_zip(
+    python: str, source: Path, tmp_path: Path
+) -> None:
+    done = broken(tmp_path / "x", make_odd(source, python), "x.pyz", "--version")
+    assert done.stdout.startswith("resctrl-mon-hook ")
 
 
 @each_python
@@ -177,19 +195,3 @@ def test_a_stage_makes_the_modules_that_only_it_imports_and_none_twice() -> None
             sys.modules["hook.late"],
             there["hook.checked"],
         )
-
-
-@each_python
-def test_what_has_no_bytecode_is_found_in_the_zip(
-    python: str, source: Path, tmp_path: Path
-) -> None:
-    contents = archive.read_sources(source)
-    others = {name: text for name, text in contents.items() if name != "hook/cli/command_line.py"}
-    (code,) = bytecode.compile_all(others, [python])
-    done = broken(
-        tmp_path / "x",
-        archive.join(contents, archive.shebang(python), [code]),
-        "x.pyz",
-        "--version",
-    )
-    assert done.stdout.startswith("resctrl-mon-hook ")

@@ -20,8 +20,12 @@ EVERY_RULE: list[dict[str, Any]] = yaml.safe_load(
 )["groups"][0]["rules"]
 RECORDED = {rule["record"]: rule["expr"] for rule in EVERY_RULE if "record" in rule}
 RULES = [rule for rule in EVERY_RULE if "alert" in rule]
-TESTED = (PLACE / "rules_test.yaml").read_text(encoding="utf-8")
-CASES: list[dict[str, Any]] = yaml.load(TESTED, yaml.BaseLoader)["tests"]  # noqa: S506  0x60 is a text of promtool's
+TESTS = sorted(PLACE.glob("rules_test*.yaml"))
+CASES: list[dict[str, Any]] = [
+    case
+    for path in TESTS
+    for case in yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)["tests"]  # noqa: S506  0x60 is a text
+]
 ALERTS = [rule["alert"] for rule in RULES]
 OTHER_LABELS = {
     "job",
@@ -55,7 +59,7 @@ def test_promtool_accepts_them() -> None:
 @pytest.mark.slow
 @needs_promtool
 def test_each_is_raised_when_it_should_be_and_not_before() -> None:
-    done = promtool("test", "rules", PLACE / "rules_test.yaml")
+    done = promtool("test", "rules", *TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
