@@ -297,7 +297,20 @@ OWED = {
     **NOW,
 }
 Remedy = tuple[Harm, str, tuple[str, ...]]
-OF_THE_PROGRAM: dict[str, Remedy] = {
+OF_THE_FILE: dict[str, Remedy] = {
+    "not executable": (chmod(PROGRAM, 0o644), "cannot start: EACCES", ()),
+    "not executable, by Python": (chmod(PROGRAM, 0o644), "cannot start: EACCES", (PYTHON, PROGRAM)),
+    "cut to a half": (cut(-1), f"{PROGRAM} is damaged", ()),
+    "cut to its beginning": (cut(100), "does not run", ()),
+    "with options: cut to a half": (with_options(cut(-1)), f"{PROGRAM} is damaged", ()),
+}
+OF_THE_NODE: dict[str, Remedy] = {
+    "empty": (cut(0), "does not run", ()),
+    "a stub": (
+        lambda node: node.path(PROGRAM).write_text(LEFT[PROGRAM]),
+        "is missing, or only",
+        (),
+    ),
     "no hooks.d file": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", ()),
     "no hooks.d file, by the link": (
         remove(JSON, OF_KUBERNETES),
@@ -310,16 +323,6 @@ OF_THE_PROGRAM: dict[str, Remedy] = {
         (PROGRAM,),
     ),
     "no program": (remove(PROGRAM), "is missing, or only", ()),
-    "a stub": (
-        lambda node: node.path(PROGRAM).write_text(LEFT[PROGRAM]),
-        "is missing, or only",
-        (),
-    ),
-    "not executable": (chmod(PROGRAM, 0o644), "cannot start: EACCES", ()),
-    "not executable, by Python": (chmod(PROGRAM, 0o644), "cannot start: EACCES", (PYTHON, PROGRAM)),
-    "cut to a half": (cut(-1), f"{PROGRAM} is damaged", ()),
-    "cut to its beginning": (cut(100), "does not run", ()),
-    "empty": (cut(0), "does not run", ()),
     "of a package of Debian": (owned("deb", "apt"), "cannot start: EACCES", ()),
     "of an RPM": (owned("rpm", "dnf"), "cannot start: EACCES", ()),
     "reconcile has not run": (lambda _node: None, "it has not ended since boot", ()),
@@ -329,7 +332,6 @@ OF_THE_PROGRAM: dict[str, Remedy] = {
         (LINK,),
     ),
     "with options: no program": (with_options(remove(PROGRAM)), "is missing, or only", ()),
-    "with options: cut to a half": (with_options(cut(-1)), f"{PROGRAM} is damaged", ()),
     "with options: no link": (
         with_options(remove(LINK)),
         f"{LINK} is missing, or leads nowhere",
@@ -345,8 +347,6 @@ OF_THE_PROGRAM: dict[str, Remedy] = {
         "it has not ended since boot",
         (),
     ),
-}
-OF_THE_NODE: dict[str, Remedy] = {
     "a program that all may write": (
         chmod(PROGRAM, 0o777),
         f"{PROGRAM} is not owned by root, or",
@@ -415,8 +415,8 @@ OF_THE_NODE: dict[str, Remedy] = {
     "a view whose service does not run": (enabled, "its service is enabled", ()),
     "an old textfile": (with_an_old_textfile, f"{TEXTFILE} is", ()),
 }
-"""As OF_THE_PROGRAM: what is done to a node, what doctor finds, and how it is called."""
-ON_BOTH_FORMS = [pytest.param(case, marks=pytest.mark.both_forms) for case in OF_THE_PROGRAM]
+"""As OF_THE_FILE: what is done to a node, what doctor finds, and how it is called."""
+ON_BOTH_FORMS = [pytest.param(case, marks=pytest.mark.both_forms) for case in OF_THE_FILE]
 
 
 def list_hook_files(node: InstalledNode) -> dict[str, str]:
@@ -437,7 +437,7 @@ def list_hook_files(node: InstalledNode) -> dict[str, str]:
 def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(
     node: InstalledNode, case: str
 ) -> None:
-    harm, text, program = {**OF_THE_PROGRAM, **OF_THE_NODE}[case]
+    harm, text, program = {**OF_THE_FILE, **OF_THE_NODE}[case]
     harm(node)
     before = list_hook_files(node)
     _, findings = node.doctor(*program)

@@ -57,7 +57,7 @@ def test_some_have_few_descriptors_or_little_memory() -> None:
 
 
 def test_command_runs_if_calls_of_run_fail_and_not_if_run_is_killed() -> None:
-    with some("run", 25) as campaign:
+    with some("run", 9) as campaign:
         commands.run(campaign)
 
 
