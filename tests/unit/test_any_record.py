@@ -71,7 +71,7 @@ def written(directory: Path, records: dict[str, Any]) -> NodeFiles:
     return node
 
 
-@examples(60, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large)
+@examples(40, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large)
 @example(
     {
         "groups/c1.json": {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from hook import ending, life_end, system
@@ -24,6 +24,7 @@ from hook.show.bill import Bill, read_bill
 from hook.show.prometheus import SHOWN, Former, Shown, keep_former, make_bill
 from hook.show.snapshot import Group, SeenKey
 from hook.validation import replace
+from tests.unit.files import examples
 from tests.unit.lines import make, make_pod
 from tests.unit.simulated import fails
 from tests.unit.test_sums import Kept, keep_and_die, use
@@ -536,7 +537,7 @@ EVENTS = st.lists(
 
 
 @given(events=EVENTS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, HealthCheck.function_scoped_fixture)
 def test_each_run_has_one_line_and_counts_once_whenever_the_machine_dies(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, int]]
 ) -> None:

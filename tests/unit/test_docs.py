@@ -51,6 +51,7 @@ from tests.unit.documents import (
     rows,
     show_argument,
 )
+from tests.unit.files import start
 from tests.unit.metrics import FAMILIES
 
 BOOK = [name for name in PAGES if not name.startswith("tests/")]
@@ -276,7 +277,7 @@ def test_commands_says_which_commands_take_dry_run_and_the_directories() -> None
     ] == ["completion"]
 
 
-def test_commands_has_the_exit_status_of_each_call(tmp_path: Path) -> None:
+def test_commands_has_the_exit_status_of_each_call(pyz: Path, tmp_path: Path) -> None:
     shown = {
         row[0].strip("`"): int(row[1].partition(";")[0])
         for row in rows(page("docs/commands.md"), "call")
@@ -289,11 +290,7 @@ def test_commands_has_the_exit_status_of_each_call(tmp_path: Path) -> None:
             if verb in {"--version", "help"}
             else [f"--run-dir={tmp_path}", f"--resctrl-root={tmp_path}"]
         )
-        command = [sys.executable, "-m", "hook", verb, *elsewhere, *more]
-        done = subprocess.run(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, check=False
-        )
-        texts[call] = done.returncode
+        texts[call] = start([pyz, verb, *elsewhere, *more]).returncode
     assert texts == shown
 
 

@@ -24,6 +24,7 @@ from hook.errors import HookError
 from hook.models import Annotations
 from hook.node.models import HookFile
 from tests.support.merging import MERGING, Merged
+from tests.unit.files import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 STATES = {
@@ -160,6 +161,7 @@ words = st.tuples(
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@examples(30)
 @given(author=authors, options=st.tuples(words, words))
 @example({"io.kubernetes.container.restartCount": "no"}, ((), ()))
 @example({"io.container.manager": "x"}, ((), ()))

@@ -73,7 +73,7 @@ def test_a_program_that_cannot_start_has_a_problem(tmp_path: Path) -> None:
     ],
 )
 def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, text: str) -> None:
-    began, seconds, pid = time.monotonic(), 0.5, tmp_path / "pid"
+    began, seconds, pid = time.monotonic(), 0.1, tmp_path / "pid"
     command = [program(tmp_path / "x", f"echo $$ >{pid}.new\nmv {pid}.new {pid}\n{text}")]
     while not pid.exists():  # on a busy machine a shell takes longer to start than it has
         seconds *= 2

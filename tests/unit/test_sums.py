@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from hook import ending, system, unmonitored
@@ -29,6 +29,7 @@ from hook.reconcile.sums import keep_sums
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from hook.validation import replace
+from tests.unit.files import examples
 from tests.unit.lines import line, make, make_pod
 
 
@@ -421,7 +422,7 @@ def keep_and_die(kept: Kept, calls: int) -> None:
 
 
 @given(steps=STEPS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40, HealthCheck.function_scoped_fixture)
 def test_sums_are_those_of_the_lines_after_any_order_of_steps(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
