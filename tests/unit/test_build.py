@@ -28,15 +28,17 @@ def test_help_names_every_verb() -> None:
     assert all(len(line) <= 120 for line in done.stdout.splitlines())
 
 
-def test_a_verb_that_is_asked_for_help_prints_it_and_does_nothing() -> None:
-    text = command("-h").stdout
+def test_a_verb_that_is_asked_for_help_prints_it_and_does_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert build.main(["-h"]) == 0
+    text = capsys.readouterr().out
     for verb in build.VERBS.keys() - build.OWN_HELP:
         for words in ([verb, "--help"], [verb, "-h"], [verb, "--release", "--help"]):
-            done = command(*words)
-            assert (done.returncode, done.stdout, done.stderr) == (0, text, ""), words
+            assert (build.main(words), *capsys.readouterr()) == (0, text, ""), words
 
 
-def test_a_wrong_command_line_is_one_line_and_2() -> None:
+def test_a_wrong_command_line_is_one_line_and_2(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, said in (
         ("no-such-verb", "unknown verb no-such-verb"),
         ("--no-such-option", "unknown option --no-such-option"),
@@ -46,9 +48,9 @@ def test_a_wrong_command_line_is_one_line_and_2() -> None:
         ("release more", "one argument too many: more"),
         ("bench no-such-bench", "unknown benchmark no-such-bench"),
     ):
-        done = command(*arguments.split())
-        assert (done.returncode, done.stdout) == (2, "")
-        (line,) = done.stderr.splitlines()
+        status, (out, error) = build.main(arguments.split()), capsys.readouterr()
+        assert (status, out) == (2, "")
+        (line,) = error.splitlines()
         assert said in line
 
 
