@@ -16,7 +16,7 @@ from tests.faults import commands, processes, sums
 from tests.faults.campaign import Campaign
 from tests.support.hook import shipped
 
-pytestmark = [pytest.mark.slow, pytest.mark.both_forms]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +37,7 @@ def some(part: str, most: int) -> Iterator[Campaign]:
     assert not campaign.failures, "\n".join(campaign.failures)
 
 
+@pytest.mark.both_forms
 def test_some_system_calls_fail() -> None:
     with some("syscalls", 4) as campaign:
         processes.fail_calls(campaign)
@@ -45,17 +46,19 @@ def test_some_system_calls_fail() -> None:
 @pytest.mark.form("pyz")  # the ELF file has its modules in memory
 def test_a_module_that_cannot_be_loaded_is_reported() -> None:
     """The .pyz cannot be read any more when there is a failure to report: nothing was reported."""
-    with some("syscalls", 12) as campaign, processes.opened_scene() as scene:
+    with some("syscalls", 6) as campaign, processes.opened_scene() as scene:
         calls = processes.list_calls(scene, "refused")
         reads = [call for call in calls if call.name == "lseek" and f"<{shipped()}>" in call.text]
         campaign.try_each("reading the file", processes.make_cases(scene, "refused", reads))
 
 
+@pytest.mark.both_forms
 def test_some_have_few_descriptors_or_little_memory() -> None:
     with some("limits", 4) as campaign:
         processes.limit(campaign)
 
 
+@pytest.mark.both_forms
 def test_command_runs_if_calls_of_run_fail_and_not_if_run_is_killed() -> None:
     with some("run", 9) as campaign:
         commands.run(campaign)

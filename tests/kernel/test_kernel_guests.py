@@ -16,6 +16,12 @@ from tests.kernel.vm import Vm
 # What is freed comes back at the next look, which the kernel takes once a second.
 QUICK = "fakerdt.decay_ms=0"
 HERE = "tests/kernel/guest"
+STORMS = (
+    "rmids=1 limbo=1; c1 | p1 | c5",
+    "c1 c2@gold | p1 | p2 | r",
+    "c1 c5 c9 | p1 | p5 | p9 | r",
+)
+"""Those in which the kernel's RMIDs and ctrl_groups decide, and one of many hooks."""
 # A boot takes ten seconds, so that a guest runs all that its machine can show. reconcile is in the
 # storm and in chains: its tests on the model would take too long here.
 MACHINES = [
@@ -25,7 +31,11 @@ MACHINES = [
         (
             # These run on the model as well. What is the process's, and not resctrl's,
             # runs on the model alone.
-            *(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "storm")),
+            "tests/fuse/test_lifecycle.py",
+            *(
+                f"tests/fuse/test_storm.py::test_one_reconcile_puts_it_right[{scenario}]"
+                for scenario in STORMS
+            ),
             *(f"{HERE}/test_{name}.py" for name in ("exhaustion", "few", "chain")),
         ),
     ),
@@ -44,11 +54,10 @@ MACHINES = [
     GuestKind(
         "reused RMIDs", CountingVm(rmids=2, closids=0, append=QUICK), (f"{HERE}/test_lifetime.py",)
     ),
-    GuestKind("two packages", Vm(append=QUICK), (f"{HERE}/test_packages.py",)),
     GuestKind(
-        "telemetry only",
-        Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"),
-        (f"{HERE}/test_hardware.py",),
+        "telemetry only, of two packages",
+        Vm(append="rdt=!cmt,!mbmtotal,!mbmlocal"),
+        (f"{HERE}/test_packages.py", f"{HERE}/test_hardware.py"),
     ),
 ]
 

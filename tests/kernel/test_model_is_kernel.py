@@ -257,7 +257,7 @@ KINDS = {
         Vm(append="rdt=!cmt,!energy,!perf", **ONE_CPU),
         FEW | {"decay_ms": 0, "occupancy": False, "packages": 0},
         OF_FEW,
-        count=500,
+        count=250,
         size=6,
     ),
     # More RMIDs than all rows together need: each group has one that has not been used,

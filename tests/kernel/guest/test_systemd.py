@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.containerd.node import RUNTIMES, OfBaseSpec, Pod
+from tests.containerd.node import OfBaseSpec, Pod
 from tests.kernel.inside import REAL_ROOT, SYSTEMD, systemctl, wait_for_systemd
 from tests.support import newest
 from tests.support.containers import READ_GROUPS, Lab
@@ -23,7 +23,6 @@ from tests.support.root import Root
 
 GROUP = f"oci-{UID}"
 pytestmark = pytest.mark.skipif(not SYSTEMD.exists(), reason=f"no {SYSTEMD}")
-BOTH = pytest.mark.parametrize("runtime", RUNTIMES)
 ALL_PODS = "kubepods.slice"
 
 
@@ -111,12 +110,11 @@ def scope_of(pid: int) -> str:
     )
 
 
-@BOTH
 @pytest.mark.usefixtures("root")
 def test_a_pod_of_the_kubelets_is_in_its_group_from_its_first_container_to_its_end(
-    lingering: Hook, containerd: OnSystemd, runtime: str
+    lingering: Hook, containerd: OnSystemd
 ) -> None:
-    pod = Pod(containerd, UID, runtime)
+    pod = Pod(containerd, UID, "runc")
     status = containerd.cri.runtime.PodSandboxStatus(pod_sandbox_id=pod.id, verbose=True)
     sandbox = json.loads(status.info["info"])["pid"]
     assert scope_of(sandbox) == f"{pod.cgroup}/cri-containerd-{pod.id}.scope"
@@ -124,12 +122,12 @@ def test_a_pod_of_the_kubelets_is_in_its_group_from_its_first_container_to_its_e
         "the sandbox is none of the pod's"
     )
 
-    first = pod.start(f"{runtime}-init", first=READ_GROUPS)
+    first = pod.start("init", first=READ_GROUPS)
     assert first.line == f"res:/ mon:{GROUP} "
     first.end()
     assert lingering.groups() == {GROUP}, "the pod's next container will be in it"
 
-    web = pod.start(f"{runtime}-web", first=READ_GROUPS)
+    web = pod.start("web", first=READ_GROUPS)
     assert web.line == f"res:/ mon:{GROUP} "
     init = web.init()
     assert scope_of(init.pid) == f"{pod.cgroup}/cri-containerd-{web.id}.scope"
@@ -143,12 +141,9 @@ def test_a_pod_of_the_kubelets_is_in_its_group_from_its_first_container_to_its_e
     lingering.assert_clean()
 
 
-@BOTH
-def test_a_container_of_podmans_is_in_its_group_before_it_runs(
-    hook: Hook, lab: Lab, runtime: str
-) -> None:
+def test_a_container_of_podmans_is_in_its_group_before_it_runs(hook: Hook, lab: Lab) -> None:
     lab.place = ["--network=none"]
-    lab.engine = [f"--runtime={runtime}", "--cgroup-manager=systemd"]
+    lab.engine = ["--runtime=crun", "--cgroup-manager=systemd"]
     gate = lab.gate("web", READ_GROUPS)
     lab.podman("run", "-d", *lab.options("web"), "--rootfs", str(lab.rootfs), *gate.command)
     container = lab.container_id("web")
