@@ -15,7 +15,7 @@ import posixpath
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -72,6 +72,10 @@ class OpenDescription:
         self.path = path
         self.offset = 0
 
+    def get_object(self) -> Any:  # noqa: ANN401  as in Place
+        """As pyfakefs asks for it."""
+        return self.node
+
 
 class SimulatedMachine:
     """`changes` are the calls that changed something, each as its name and path.
@@ -79,10 +83,16 @@ class SimulatedMachine:
     `refusals`: errnos, by call (`put`: a write to `tasks`; `mkdir` and `rmdir`: of groups).
     `before_put` is done once, when a task is about to be moved. `room`: the blocks and files that
     the file system of RUN still has; None: enough. `full`: files on a full disk, of whose next
-    write a part fits.
+    write a part fits. `mounts`: the directories that are the kernel's; with none, all files are
+    those of `fs`.
     """
 
-    def __init__(self, fs: FakeFilesystem | None = None, kernel: Kernel | None = None) -> None:
+    def __init__(
+        self,
+        fs: FakeFilesystem | None = None,
+        kernel: Kernel | None = None,
+        mounts: Sequence[str] = _MOUNTS,
+    ) -> None:
         self.fs = fs if fs is not None else FakeFilesystem(path_separator="/")
         self.kernel = kernel if kernel is not None else Kernel()
         self.kernel.now = NOW
@@ -97,11 +107,11 @@ class SimulatedMachine:
         self.path = posixpath
         self._open: dict[int, OpenDescription] = {}
         self.file_locks: dict[int, OpenDescription] = {}
-        self._next = 3
-        for path in ("/run", "/dev", *_MOUNTS):
+        self._next = 1000  # pyfakefs counts its own from 0
+        for path in ("/run", "/dev", *mounts) if mounts else ():
             if not self.fs.exists(path):
                 self.fs.create_dir(path)
-        self._mounted = {id(self.fs.get_object(path)): path for path in _MOUNTS}
+        self._mounted = {id(self.fs.get_object(path)): path for path in mounts}
 
     # --- For those who work with it
 
@@ -193,6 +203,10 @@ class SimulatedMachine:
             self._unlock(self._open.pop(descriptor))
         caller.descriptors.clear()
         caller.calls = 0
+
+    def find_open(self, descriptor: int) -> OpenDescription | None:
+        """What a descriptor of a process is of."""
+        return self._open.get(descriptor)
 
     # --- What another kind of machine does otherwise
 

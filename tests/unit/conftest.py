@@ -34,9 +34,10 @@ from hook.node.files import Unreadable
 from hook.words import printable
 from pyz import archive, bytecode
 from pyz.bytecode import Bytecode
+from tests.simulator.machine import SimulatedMachine
 from tests.support.hook import NATIVE
 from tests.unit.files import ELSEWHERE, FOUND, MOST_OF_DEV, ROOT
-from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
+from tests.unit.nodes import PID, NodeFiles, add_process
 
 # How long an example takes is the machine's: it may be busy.
 # `build.py test` takes "dev" (tests/unit/files.py).
@@ -110,7 +111,8 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
     """pyfakefs' own fixture, with hook.system on it as well: paths as they are on a node,
     and none of them there.
 
-    pyfakefs has no flock(2), takes a link for ELOOP where O_DIRECTORY makes it ENOTDIR,
+    The system calls of hook.system are those of the simulator's machine, on the same files; `os` is
+    pyfakefs'. That has no flock(2), takes a link for ELOOP where O_DIRECTORY makes it ENOTDIR,
     opens FIFOs, and knows no ENAMETOOLONG.
     """
     # Pyfakefs copies the machine's directory for temporary files, wherever that is.
@@ -123,7 +125,12 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
     monkeypatch.setattr(system, "user_id", lambda: 0)
     fs.create_dir("/tmp", 0o1777)
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
-    monkeypatch.setattr(system, "posix", FakePosix(fs))
+    machine = SimulatedMachine(fs, mounts=())
+    monkeypatch.setattr(system, "posix", machine)
+    of_others = fs.get_open_file
+    monkeypatch.setattr(
+        fs, "get_open_file", lambda number: machine.find_open(number) or of_others(number)
+    )
     for name, verb in VERBS.items():
         # Its thread is of the real system.
         monkeypatch.setitem(VERBS, name, verb._replace(limit=None))

@@ -8,10 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, AnyStr
-
-from pyfakefs.fake_os import FakeOsModule
+from typing import Any
 
 from hook import system
 from hook.models import Failure, Index, KeyState, Options
@@ -25,34 +22,6 @@ NOW = {
 }
 PID = 4711
 """The process that runs on a node of pyfakefs."""
-
-
-class FakePosix(FakeOsModule):
-    """`posix` on a pyfakefs file system, for hook.system, whose paths are bytes:
-    pyfakefs does not join these.
-    """
-
-    def _path_with_dir_fd(self, path: Any, *others: Any, **keywords: Any) -> Any:  # noqa: ANN401
-        return super()._path_with_dir_fd(os.fsdecode(path), *others, **keywords)
-
-    def symlink(self, src: AnyStr, dst: AnyStr, *others: Any, **keywords: Any) -> None:  # noqa: ANN401
-        super().symlink(os.fsdecode(src), os.fsdecode(dst), *others, **keywords)
-
-    def readlink(self, path: Any, dir_fd: int | None = None) -> Any:  # noqa: ANN401
-        return os.fsencode(super().readlink(path, dir_fd))
-
-    def listdir(self, path: Any = ".") -> list[Any]:  # noqa: ANN401
-        names = super().listdir(path)
-        return [*map(os.fsencode, names)] if isinstance(path, bytes) else names
-
-    def uname(self) -> Any:  # noqa: ANN401  a struct of that name
-        return SimpleNamespace(nodename="n1")
-
-    def lseek(self, fd: int, pos: int, whence: int) -> int:
-        """The position, which pyfakefs does not return."""
-        super().lseek(fd, pos, whence)
-        opened: Any = self.filesystem.get_open_file(fd)
-        return int(opened.tell())
 
 
 class NodeFiles:
