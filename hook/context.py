@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from hook.resctrl import Resctrl
     from hook.store import RunDir
 
-
-if TYPE_CHECKING:
-
     class Context:
         """The surroundings of a stage: resctrl, the run directory, the options."""
 
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
         options: Options
         # The number of RMIDs given back.
         freed: int
-
-        def __init__(self, kernel: Resctrl, run: RunDir, options: Options) -> None: ...
 
     class Call:
         """One call of the hook; nothing changes it."""
@@ -43,31 +38,24 @@ if TYPE_CHECKING:
         # None at poststop, and if the state could not be read.
         container: Container | None
 
-        def __init__(
-            self,
-            stage: str,
-            given: tuple[Options, list[str]],
-            name: str,
-            bundle: str | None,
-            container: Container | None = None,
-        ) -> None: ...
 
-else:
-    # These carry values, and do nothing: see formats.Values.
+def new_context(kernel: Resctrl, run: RunDir, options: Options) -> Context:
+    """Make the surroundings of a stage, or of another act on keys."""
+    context: Context = formats.Values(resctrl=kernel, run=run, options=options, freed=0)
+    return context
 
-    def Context(kernel: Resctrl, run: RunDir, options: Options) -> object:  # noqa: N802
-        return formats.Values(resctrl=kernel, run=run, options=options, freed=0)
 
-    def Call(  # noqa: N802
-        stage: str,
-        given: tuple[Options, list[str]],
-        name: str,
-        bundle: str | None,
-        container: object = None,
-    ) -> object:
-        options, complaints = given
-        values = {"stage": stage, "options": options, "complaints": complaints, "name": name}
-        return formats.Values(bundle=bundle, container=container, **values)
+def new_call(
+    stage: str,
+    given: tuple[Options, list[str]],
+    name: str,
+    bundle: str | None,
+    container: Container | None = None,
+) -> Call:
+    """Make a call, from what is `given`: options and complaints."""
+    call: Call = formats.Values(stage=stage, name=name, bundle=bundle, container=container)
+    call.options, call.complaints = given
+    return call
 
 
 # --- What the machine says of a container

@@ -7,7 +7,7 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 from __future__ import annotations
 
 from hook import formats, resctrl, system
-from hook.context import Call, Context, concerns, read_container
+from hook.context import concerns, new_call, new_context, read_container
 from hook.errors import HookError, Reason
 from hook.models import Failure, Options, State
 from hook.store import RunDir
@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from hook.context import Call, Context
     from hook.store import ModelT
 
 STDIN_LIMIT = 4 << 20
@@ -68,14 +69,14 @@ def make_call(
 ) -> Call:
     """Make a call from a valid state. HookError `bad_state` says that createRuntime has no pid."""
     if name_stage(verb, state.status) == "poststop":
-        return Call("poststop", given, state.id, state.bundle)
+        return new_call("poststop", given, state.id, state.bundle)
     if not state.pid:
         problem = "the state of a container that is being created has no pid"
         raise HookError(Reason.BAD_STATE, "bad state", problem=problem)
     # Without `create`: if that cannot be read, the record has what reconcile tries again by.
     container = read_container(state.id, state.pid, state.bundle, annotations)
     container.history_file = given[0].history
-    return Call("createRuntime", given, state.id, state.bundle, container)
+    return new_call("createRuntime", given, state.id, state.bundle, container)
 
 
 def name_stage(verb: str, status: object) -> str:
@@ -112,7 +113,7 @@ def _serve_odd_state(
         else:
             return serve_call(call, problem)
     failure = odd.explain(error, STDIN_PATIENCE, STDIN_LIMIT)
-    return report.report_failure(Call(stage, given, odd.name, odd.bundle), None, failure, [])
+    return report.report_failure(new_call(stage, given, odd.name, odd.bundle), None, failure, [])
 
 
 def serve_call(call: Call, problem: HookError | None = None) -> int:
@@ -129,7 +130,7 @@ def serve_call(call: Call, problem: HookError | None = None) -> int:
             conmon.name_container(call.container)  # first: each report says the name
         kernel = resctrl.Resctrl(call.options.resctrl_root)
         run_dir = RunDir(call.options.run_dir, problems)
-        is_monitored = _act(call, Context(kernel, run_dir, call.options))
+        is_monitored = _act(call, new_context(kernel, run_dir, call.options))
     except BaseException as error:  # noqa: BLE001  as in run_stage
         from hook import report
 

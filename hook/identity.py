@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     `job` (a name: hook/jobs).
     """
 
-OPT = "monitor.resctrl-mon.io"
-"""The annotation by which a pod's author opts in or out."""
-
-
-if TYPE_CHECKING:
-
     class Pod:
         """The container's pod; a field is None if no trustworthy source has it."""
 
@@ -44,16 +38,17 @@ if TYPE_CHECKING:
         # and there is no namespace.
         is_podmans: bool
 
-        def __init__(self, uid: str | None = None, of_pod: Names = (None, None, None)) -> None: ...
 
-else:
+OPT = "monitor.resctrl-mon.io"
+"""The annotation by which a pod's author opts in or out."""
 
-    def Pod(uid: str | None = None, of_pod: Names = (None, None, None)) -> object:  # noqa: N802
-        # It carries values: see formats.Values.
-        namespace, name, container = map(shorten, of_pod)
-        values = {"namespace": namespace, "name": name, "container": container}
-        uid = (names.normalize_uid(uid) or uid) if uid else None
-        return formats.Values(uid=uid, problem=None, is_podmans=False, **values)
+
+def new_pod(uid: str | None = None, of_pod: Names = (None, None, None)) -> Pod:
+    """Make a pod of what a source says of it."""
+    pod: Pod = formats.Values(problem=None, is_podmans=False)
+    pod.uid = (names.normalize_uid(uid) or uid) if uid else None
+    pod.namespace, pod.name, pod.container = map(shorten, of_pod)
+    return pod
 
 
 class Container:
@@ -132,10 +127,10 @@ def identify_pod(container: str, annotations: Annotations, places: list[str]) ->
     claims = _list_claims(runtime, annotations)
     uids = {claim.uid for claim in claims if claim.uid}
     if named is not None:
-        pod = next((claim for claim in claims[:1] if claim.uid == named), Pod(named))
+        pod = next((claim for claim in claims[:1] if claim.uid == named), new_pod(named))
         wrong = uids - {named}
     else:
-        pod = claims[0] if claims else Pod()
+        pod = claims[0] if claims else new_pod()
         wrong = (
             uids if len(uids) > 1 or (pod.uid and names.normalize_uid(pod.uid) is None) else set()
         )
@@ -154,8 +149,8 @@ def _list_claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
     first that of its own.
     """
     of = annotations
-    in_crio = Pod(of.pod_uid, (of.pod_namespace, of.pod_name, of.container_name))
-    in_containerd = Pod(
+    in_crio = new_pod(of.pod_uid, (of.pod_namespace, of.pod_name, of.container_name))
+    in_containerd = new_pod(
         of.cri_sandbox_uid, (of.cri_sandbox_namespace, of.cri_sandbox_name, of.cri_container_name)
     )
     if runtime == "cri-o":

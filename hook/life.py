@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from hook.identity import Container, Key
     from hook.models import Kind, Member, MonGroup
 
-
-if TYPE_CHECKING:
-
     class Attempt:
         """An attempt to let a container join a key: one createRuntime, with all of its tries."""
 

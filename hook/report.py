@@ -14,7 +14,7 @@ The core imports this only after a failure.
 from __future__ import annotations
 
 from hook import identity, names, rare, system
-from hook.context import Context
+from hook.context import new_context
 from hook.errors import UNNAMED, HookError, Reason, as_hook_error
 from hook.models import Failure
 from hook.resctrl import Resctrl
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from hook.context import Call
+    from hook.context import Call, Context
     from hook.identity import Container, Key
     from hook.models import Options
 
@@ -130,7 +130,7 @@ def write_traces(
 
 
 def _open(call: Call, run: RunDir) -> Context:
-    return Context(Resctrl(call.options.resctrl_root), run, call.options)
+    return new_context(Resctrl(call.options.resctrl_root), run, call.options)
 
 
 def _write_line_about(call: Call, run: RunDir | None, error: HookError) -> None:

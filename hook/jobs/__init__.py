@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from hook import names, report, system, unmonitored
-from hook.context import Context, read_container
+from hook.context import new_context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container
@@ -39,6 +39,7 @@ from hook.validation import replace
 from hook.words import explain
 
 if TYPE_CHECKING:
+    from hook.context import Context
     from hook.identity import Key
 
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
@@ -245,7 +246,7 @@ def open_node(
                 Reason.DENIED, f"{verb} needs root", hint="call it as root, or with sudo"
             )
         processes.check_namespaces()
-        context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+        context = new_context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
         context.run.lock_error = "job locked"
         yield context
     except Exception as error:

@@ -13,9 +13,9 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hook import conmon, context, formats, identity, names, rare, system
-from hook.context import Context
 from hook.models import Annotations, Config, Failure, Index, Options, State
 from hook.node import engines, files, hooksd
 from hook.node.models import Unhooked, UnhookedContainer
@@ -23,6 +23,9 @@ from hook.node.naming import name_running
 from hook.node.processes import Process, Processes, find_container, list_requested, read_status
 from hook.node.runtimes import Answers, find_runtimes, list_adoptable
 from hook.validation import replace
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 _NONE = Unhooked(since="", containers={}, unchecked=0, rules="", others=[])
 _STARTED = ("running", "paused")  # a `created` one may still run its createRuntime hooks

@@ -30,7 +30,7 @@ from hook import (
     validation,
 )
 from hook.conmon import leaves_out
-from hook.context import Context, read_config, read_container
+from hook.context import read_config, read_container
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container
 from hook.key import list_left, remove_members, settle, write_end
@@ -45,6 +45,7 @@ from hook.unmonitored import close, forget_failure
 from hook.words import format_count
 
 if TYPE_CHECKING:
+    from hook.context import Context
     from hook.identity import Key
 
 LONGEST_KEY = 64  # of a job, in characters

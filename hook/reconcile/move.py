@@ -17,10 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hook import system
-from hook.context import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.key import settle
 from hook.models import Member
@@ -29,6 +28,9 @@ from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, find_ctrl_group
 from hook.store import RunDir
 from hook.validation import replace
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 _SECONDS = 0.2  # for the moves of a container: a program can have any number of threads
 _PAUSE = 0.001  # seconds before the look after the last move, in which most forks end

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hook import (
     damage,
@@ -30,7 +30,7 @@ from hook import (
     system,
     validation,
 )
-from hook.context import Context
+from hook.context import new_context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.key import settle
 from hook.models import KeyState, Options, State
@@ -45,6 +45,9 @@ from hook.reconcile.sums import keep_sums
 from hook.reconcile.survey import ALL, Scope, Survey
 from hook.store import RunDir
 from hook.words import explain, format_count, printable, short_id, who
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 _MOST_PASSES = 3
 # Of a run, after which no further container is brought in: there is other work, and a limit of 45
@@ -388,7 +391,7 @@ def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:
 
 def _open_node(options: Options) -> Context:
     processes.check_namespaces()
-    context = Context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+    context = new_context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
     except OSError as error:
@@ -529,7 +532,7 @@ def end_all_keys(options: Options) -> Remains:
         return Remains([], [])
     # No snapshots: nothing would remove them.
     has_none = validation.replace(options, snapshot_ttl=0)
-    context = Context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), has_none)
+    context = new_context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), has_none)
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
     problems: list[str] = []
     left: list[str] = []

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from hook import counters, ending, formats, life_end, system, unmonitored
-from hook.context import Context
 from hook.key import read_finals
 from hook.line import format_written, list_owed, make_line, name_run
 from hook.models import Failure, KeyState
@@ -25,6 +25,9 @@ from hook.node.records import Broken, read_state
 from hook.node.sums import Ledger, Reading, Shrunk
 from hook.validation import replace
 from hook.words import explain_exception, format_count
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 CHECKPOINT = 300
 """Seconds after which what runs is saved, by default."""

@@ -10,15 +10,17 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hook import counters, inventory, names, reclaim, system
-from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import naming, processes, records
 from hook.node.unhooked import ListStates
 from hook.reconcile.move import LateCpu
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 # In a pass, of containers with a thread that ended before its group could be read.
 _MOST_REREADS = 400

@@ -32,12 +32,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 # Modules that only failures need are imported at once, too:
 # an upgrade replaces the file that later imports would read.
 from hook import counters, create, ending, line, names, reclaim, refusals, report, system
-from hook.context import Context, read_container
+from hook.context import new_context, read_container
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Index, KeyState, Options
 from hook.node import processes, records
@@ -49,6 +49,9 @@ from hook.store import RunDir
 from hook.validation import replace
 from hook.watch import connector
 from hook.words import explain, explain_exception, format_count
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 __all__ = ["counters", "ending", "line", "refusals", "run"]
 # Seconds between two saves, and to remember which threads are inside: their IDs are reused.
@@ -72,7 +75,7 @@ def run(options: Options) -> NoReturn:
         )
         raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
     processes.check_namespaces()
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+    context = new_context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     watch = Watch(context, connector.subscribe())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: watch.stop())
@@ -321,7 +324,7 @@ class Watch:
         As `remake` of reconcile does; killed in between, that does the rest.
         """
         options = replace(self._context.options, lock_timeout=0.0, rmid_wait=0.0)
-        context = Context(self._context.resctrl, self._context.run, options)
+        context = new_context(self._context.resctrl, self._context.run, options)
         container = read_container(place.container, place.member.pid, "", {}, [])
         state = context.run.glance(KeyState, place.key)
         if state is None or container.starttime != place.member.starttime:

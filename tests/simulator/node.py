@@ -9,11 +9,11 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hook import __main__ as program
 from hook import jobs
-from hook.context import Context
+from hook.context import new_context
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.reconcile import run as reconcile
@@ -24,6 +24,9 @@ from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.simulator.oracle import ENERGY, HISTORY, OURS, LastOracle, StepOracle, Violation, expect
 from tests.simulator.schedule import SimulatedProcess, SimulatedRun
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
 JOB = "batch"
@@ -368,7 +371,7 @@ class SimulatedNode:
         return self._live(SimulatedProcess(f"{verb} of {key}", body))
 
     def _open(self) -> Context:
-        return Context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
+        return new_context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
 
     def reconcile(self, *_: object) -> None:
         self._live(self._make_reconcile(self.options))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hook import system
-from hook.context import Context, read_container
+from hook.context import new_context, read_container
 from hook.create import create_runtime
 from hook.models import Failure, KeyState, Member, Options
 from hook.node.models import ReconcileRecord
@@ -26,6 +26,9 @@ from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL, KernelTask, above
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.simulator.node import QuietRepairs
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 OTHER_UID = "00000000-4084-4186-9c0e-93cf8c32e2ce"
@@ -89,7 +92,7 @@ class Node:
         poststop(self.context(**options), name)
 
     def context(self, **options: Any) -> Context:  # noqa: ANN401
-        return Context(Resctrl(RESCTRL), RunDir(RUN), self.options(**options))
+        return new_context(Resctrl(RESCTRL), RunDir(RUN), self.options(**options))
 
     def options(self, **more: Any) -> Options:  # noqa: ANN401
         return Options(**{"resctrl_root": RESCTRL, "run_dir": RUN, **more})

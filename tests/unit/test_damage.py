@@ -12,9 +12,9 @@ import errno
 import pytest
 
 from hook import report, system
-from hook.context import Call, read_container
+from hook.context import new_call, read_container
 from hook.errors import HookError
-from hook.identity import Pod
+from hook.identity import new_pod
 from hook.models import Options
 from hook.node import records
 from hook.reconcile import run as reconcile
@@ -33,8 +33,8 @@ def fail(node: Node, number: int, reason: str = REASON, name: str = "") -> None:
     """A container of one pod fails, or one of this name that is in no pod."""
     container = None if name else read_container(f"c{number}", 7, "/b", {})
     if container is not None:
-        container.pod = Pod(UID)
-    call = Call("createRuntime", (Options(), []), name or f"c{number}", None, container)
+        container.pod = new_pod(UID)
+    call = new_call("createRuntime", (Options(), []), name or f"c{number}", None, container)
     report.write_traces(
         call, node.context().run, HookError(reason, "the problem"), is_monitored=True
     )

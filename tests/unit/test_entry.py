@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import example, given
@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from hook import __main__ as program
 from hook import conmon, entry, formats, rare, reclaim, system
-from hook.context import Call, Context
 from hook.doctor import checks
 from hook.errors import UNNAMED, HookError
 from hook.identity import Container
@@ -25,6 +24,9 @@ from hook.node.records import Records
 from hook.store import RunDir
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, UID, Node, cgroup_of, fails, node
+
+if TYPE_CHECKING:
+    from hook.context import Call, Context
 
 __all__ = ["node"]  # fixtures
 

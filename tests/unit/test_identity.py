@@ -313,7 +313,7 @@ def wanted(
     **options: Any,  # noqa: ANN401
 ) -> bool:
     """Whether a container of a pod in the namespace `of` is wanted."""
-    pod = identity.Pod(UID, (of, "pod", container))
+    pod = identity.new_pod(UID, (of, "pod", container))
     return identity.is_wanted(Options(**options), annotations, pod)
 
 

@@ -11,12 +11,12 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hook import ending, entry, jobs, refusals, report, system
-from hook.context import Context, read_container
+from hook.context import read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.jobs import wait
@@ -34,6 +34,9 @@ from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, cgroup_of, fails, node
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 __all__ = ["node"]  # fixture
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hook import damage, key, reclaim, system
-from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.models import Failure, Index, KeyState
 from hook.reconcile import run as reconcile
@@ -25,6 +24,9 @@ from tests.simulator.kernel import BEGIN, RESCTRL
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node
 from tests.unit.stops import stops
 from tests.unit.test_create import ENERGY, ROOT_GROUP, assert_over, expect_refusal, move, use
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 __all__ = ["node"]  # fixture
 RECORD = f"groups/{UID}.json"

@@ -14,7 +14,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import rare, system
 from hook.conmon import find_pod, leaves_out, name_container
-from hook.identity import Pod
+from hook.identity import new_pod
 from hook.models import KeyState, Options
 from hook.node import naming, programs
 
@@ -67,7 +67,7 @@ class Conmon:
 
     def name(self) -> str | None:
         """The name that a hook gets."""
-        container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
+        container: Any = SimpleNamespace(id=ID, pod=new_pod(), places=[])
         name_container(container)
         name: str | None = container.pod.container
         return name
@@ -201,7 +201,7 @@ def test_a_pod_is_known_by_the_cgroup_that_podman_made(place: str, pod: str | No
 def test_only_the_infra_container_of_its_own_pod_is_left_out(
     pod: str | None, name: str | None, mode: str, expected: bool
 ) -> None:
-    pod_of_podman = Pod(None, (None, pod, name))
+    pod_of_podman = new_pod(None, (None, pod, name))
     assert not leaves_out(Options.model_validate({"key": mode}), pod_of_podman), (
         "Podman has not made it"
     )
@@ -248,7 +248,7 @@ def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(
 ) -> None:
     write_json(fs, "/srv/vfs-containers/containers.json", [{"id": ID, "names": ["n" * 300]}])
     for is_podmans, expected in ((True, ("n" * 253, DIGITS)), (False, (None, None))):
-        pod = Pod()
+        pod = new_pod()
         pod.is_podmans = is_podmans
         naming.name_running(pod, ID, f"/srv/vfs-containers/{ID}/userdata", [IN_POD])
         assert (pod.container, pod.name) == expected

@@ -12,12 +12,11 @@ import json
 import os
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hook import counters, rare, system, validation
-from hook.context import Context
 from hook.errors import HookError
 from hook.identity import Container
 from hook.models import Failure, Index, KeyState, State
@@ -37,6 +36,9 @@ from tests.simulator.kernel import RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, cgroup_of, fails, node
 from tests.unit.stops import stops
+
+if TYPE_CHECKING:
+    from hook.context import Context
 
 __all__ = ["node"]  # fixture
 HOUR, DAY, TTL = 3600, 86400, 300

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hook import rare, report, system
-from hook.context import Call, read_container
+from hook.context import new_call, read_container
 from hook.errors import HookError, Reason
-from hook.identity import Container, Pod
+from hook.identity import Container, new_pod
 from hook.models import Failure
 from hook.node.records import Records
 from hook.store import RunDir
@@ -142,7 +142,7 @@ def test_a_writer_without_the_lock_shares_its_temporary_file_with_no_other(node:
 def container() -> Container:
     made = read_container("c1", 7, "/bundle", {})
     made.starttime = 99
-    made.pod = Pod(UID, ("shop", "cart-0", "app"))
+    made.pod = new_pod(UID, ("shop", "cart-0", "app"))
     return made
 
 
@@ -194,11 +194,11 @@ def test_a_late_poststop_that_fails_leaves_why_the_next_life_is_not_monitored(no
         container=ID, stage="createRuntime", reason="denied", problem="p", pid=7, starttime=100
     )
     run_dir.write(Failure, ID, failure)
-    call = Call("poststop", (node.options(), []), ID, "/bundle", None)
+    call = new_call("poststop", (node.options(), []), ID, "/bundle", None)
     for reason in ("io", Reason.BAD_STATE):
         report.report_failure(call, run_dir, HookError(reason, "p"), [])
         assert node.failures() == {ID: "denied"}
-    start = Call("createRuntime", (node.options(), []), ID, "/bundle", None)
+    start = new_call("createRuntime", (node.options(), []), ID, "/bundle", None)
     report.report_failure(start, run_dir, HookError("no_rmids", "p"), [])
     assert node.failures() == {ID: "no_rmids"}, "a createRuntime replaces what is there"
     run_dir.write(Failure, ID, failure)
@@ -209,7 +209,7 @@ def test_a_late_poststop_that_fails_leaves_why_the_next_life_is_not_monitored(no
 
 def test_without_a_run_directory_a_failure_is_said_all_the_same(node: Node) -> None:
     node.patch.setattr(report, "RunDir", fails(errno.EIO))
-    call = Call("createRuntime", (node.options(), []), ID, "/bundle", None)
+    call = new_call("createRuntime", (node.options(), []), ID, "/bundle", None)
     assert report.write_traces(call, None, HookError("io", "p"), is_monitored=False) is None
     assert node.failures() == {}, "no run directory, no record"
     assert ": io: " in node.machine.caller.stderr.decode()

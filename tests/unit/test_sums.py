@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from hook import ending, system, unmonitored
-from hook.context import Context
+from hook.context import new_context
 from hook.line import name_run
 from hook.models import Failure, KeyState, Options, Owed
 from hook.node import sums
@@ -43,7 +43,7 @@ class Kept:
         options = Options(
             run_dir=str(top / "run"), resctrl_root=str(top / "none"), history=str(self.file)
         )
-        self.context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+        self.context = new_context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
         self.context.run.make_parts()
 
     def append(self, *jobs: dict[str, Any]) -> None:

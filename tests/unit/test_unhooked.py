@@ -14,7 +14,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
-from hook.context import Context
+from hook.context import new_context
 from hook.models import Index, KeyState
 from hook.node import processes, unhooked
 from hook.node.models import Unhooked
@@ -38,7 +38,7 @@ class PodsOfNode:
     """A node's pods, whose processes start one after the other."""
 
     def __init__(self, files: NodeFiles) -> None:
-        self.context = Context(Resctrl(str(files.root)), RunDir(str(files.run)), files.options)
+        self.context = new_context(Resctrl(str(files.root)), RunDir(str(files.run)), files.options)
         self.context.run.make_parts()
         self.last = 100
 
