@@ -127,8 +127,8 @@ class Resctrl:
                 resource = domain.rstrip("0123456789") if is_quick else domain
                 try:
                     read = _read_domain(f"{top}/{domain}", known.get(resource), is_quick=is_quick)
-                except OSError as error:
-                    if resource not in known or not system.is_gone(error):
+                except OSError:
+                    if resource not in known:
                         raise
                     # This domain has other events than the first; or the group is gone,
                     # and with it the list.

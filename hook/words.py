@@ -75,7 +75,7 @@ def is_invalid(error: Exception) -> bool:
     """Whether a model has refused its input:
     of each form of the models the error has its details in `errors`.
     """
-    return isinstance(error, ValueError) and hasattr(error, "errors")
+    return hasattr(error, "errors")
 
 
 def explain_exception(error: Exception) -> str:

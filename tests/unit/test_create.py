@@ -93,6 +93,20 @@ def test_key_whose_record_was_lost_may_have_members(
     assert (node.state().recovering, set(node.members())) == (True, {OTHER})
 
 
+def test_tasks_of_a_group_that_is_on_no_record_are_read_once(node: Node) -> None:
+    node.make_group(GROUP)
+    real, paths = system.read_file, list[str]()
+
+    def read(path: str, *more: Any, **named: Any) -> str:  # noqa: ANN401  those of read_file
+        paths.append(path)
+        return real(path, *more, **named)
+
+    node.patch.setattr(system, "read_file", read)
+    node.start()
+    assert paths.count(f"{ROOT_GROUP}/tasks") == 1
+    assert (node.state().recovering, node.state().groups[0].before) == (False, {})
+
+
 @pytest.mark.parametrize("is_alive", [True, False])
 def test_what_tasks_used_before_the_begin_of_their_group_was_read_is_unknown(
     node: Node, *, is_alive: bool

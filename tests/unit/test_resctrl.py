@@ -143,13 +143,21 @@ def test_one_domain_of_each_resource_is_listed_and_no_level_is_read(
         return real(path)
 
     node.patch.setattr(system, "list_kernel_directory", list_directory)
+    every = {
+        f"{domain}/{event}"
+        for domain, events in domains.items()
+        for event in events
+        if "sub" not in event
+    }
     read = OURS.counters(GROUP, is_quick=True)
     assert [path.rpartition("/")[2] for path in paths] == ["mon_data", *listed.split()]
-    whole = {
-        name: "Unavailable" if name.endswith("/llc_occupancy") else "7"
-        for name in OURS.counters(GROUP)
+    assert read == {
+        name: "Unavailable" if name.endswith("/llc_occupancy") else "7" for name in every
     }
-    assert read == whole
+    node.kernel.set_counter(GROUP, "mon_L3_01/more", "7")
+    assert OURS.counters(GROUP) == dict.fromkeys({*every, "mon_L3_01/more"}, "7"), (
+        "tools list each domain"
+    )
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])

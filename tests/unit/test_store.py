@@ -129,6 +129,16 @@ def test_one_that_others_may_write_is_refused(
     assert said in str(explain(caught.value))
 
 
+@pytest.mark.parametrize(("user", "owner"), [(0, 0), (1000, 0), (1000, 1000)])
+def test_one_of_root_or_of_ones_own_is_opened(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, user: int, owner: int
+) -> None:
+    with monkeypatch.context() as changed:
+        changed.setattr(system, "owner_and_mode", lambda _descriptor: (owner, 0o755))
+        changed.setattr(system, "user_id", lambda: user)
+        assert RunDir(run.path).read_index("c1") is None
+
+
 @pytest.mark.parametrize("number", [errno.EIO, None])
 def test_whatever_stops_the_first_hook_the_next_one_can_work(
     machine: SimulatedMachine, number: int | None
