@@ -194,11 +194,7 @@ def test_what_is_no_elf_file_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_the_linters_accept_them(program: Path, tmp_path: Path) -> None:
-    pack(program, tmp_path, "--check")
-
-
-def test_the_same_is_packed_to_the_same_bytes_elsewhere(
+def test_linters_accept_them_and_the_same_is_packed_to_the_same_bytes_elsewhere(
     program: Path, packages: Packages, tmp_path: Path
 ) -> None:
     """Another directory and time, another umask, locale, time zone and number of cores."""
@@ -215,6 +211,7 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(
     pack(
         program,
         output,
+        "--check",
         before=command,
         root=tree,
         umask=0o077,

@@ -445,7 +445,7 @@ def test_where_no_program_can_run_the_package_is_refused_and_containers_start(
     assert machine.run(NAME, "--version").stdout == f"{NAME} {newer.version}\n"
 
 
-@pytest.mark.parametrize("damage", ["head -c 1000000", "head -c -1", "sed s/hook/hooj/"])
+@pytest.mark.parametrize("damage", ["head -c -1", "sed s/hook/hooj/"])
 def test_a_copy_that_is_cut_or_changed_is_refused_and_the_program_of_before_stays(
     manager: Manager, packages: Packages, newer: Packages, damage: str
 ) -> None:
