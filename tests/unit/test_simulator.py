@@ -10,8 +10,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from tests.simulator.mutants import MUTANTS, break_source
 from tests.unit.documents import ROOT
 
@@ -24,15 +22,14 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_one_random_schedule_of_each_scenario_breaks_nothing() -> None:
-    done = simulate("--random", "1", "--most", "1")
+def test_two_random_schedules_of_each_scenario_break_nothing() -> None:
+    done = simulate("--random", "2", "--most", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
-def test_each_2500th_single_preemption_kill_and_errno_breaks_nothing() -> None:
+def test_each_200th_single_preemption_kill_and_errno_of_a_scenario_breaks_nothing() -> None:
     """Which ones these are depends on the program's system calls."""
-    done = simulate("--preempt", "2500", "--most", "1")
+    done = simulate("--preempt", "200", "--most", "1", "--scenario", "c1 c2 | p1 | p2 | c3")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
