@@ -26,7 +26,7 @@ BUTANE = Path(__file__).with_name("resctrl-mon-hook.bu")
 IGNITION = {"4.18.0": "3.4.0"}
 """The version of Ignition's specification for each of Butane's for OpenShift."""
 # etcd takes 1.5 MiB, and the pool's rendered MachineConfig holds this one and all others.
-MOST_BYTES = 1200 << 10
+MOST_BYTES = 1280 << 10
 
 STUB = b"#!/bin/true\n"
 """What `uninstall` leaves at the program's path."""

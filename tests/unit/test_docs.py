@@ -163,7 +163,7 @@ def test_verbs_and_options_of_the_build_exist() -> None:
     assert set(re.findall(r" (--[a-z-]+)", " ".join(commands))) - known == set()
 
 
-def test_wording_is_plain_and_lines_fit_in_120_columns() -> None:
+def test_wording_is_plain_and_lines_fit() -> None:
     wrong = []
     for name in BOOK:
         text = page(name)
