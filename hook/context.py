@@ -6,11 +6,11 @@ and the surroundings of each act on a key.
 from __future__ import annotations
 
 from hook import formats, system
+from hook.identity import Container
 from hook.models import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.identity import Container
     from hook.models import Member, Options
     from hook.resctrl import Resctrl
     from hook.store import RunDir
@@ -73,9 +73,7 @@ def read_container(
     `made_in` has the cgroups that its runtime made for it; a new container is still in them.
     Raises ValidationError if an annotation is no text.
     """
-    from hook import identity
-
-    container = identity.Container(name, pid, bundle, annotations)
+    container = Container(name, pid, bundle, annotations)
     places = system.cgroups(pid)
     try:
         starttime = system.starttime(pid)

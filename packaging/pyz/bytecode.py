@@ -31,8 +31,8 @@ from pyz import ROOT, BuildError
 START = "hook.__main__"
 """The module whose start() runs the program."""
 LOADER = Path(__file__).with_name("loader.py")
-STAGES = ("hook.identity", "hook.create", "hook.poststop", "hook.ending")
-"""A start imports the first two, an end the third, and one with a history the fourth.
+STAGES = ("hook.create", "hook.poststop", "hook.ending")
+"""A start imports the first, an end the second, and one with a history the third.
 
 With the modules that no earlier one has made each is one code: to read several takes longer.
 """

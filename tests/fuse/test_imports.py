@@ -26,6 +26,7 @@ EACH = {
     "entry",
     "errors",
     "formats",
+    "identity",
     "models",
     "names",
     "resctrl",
@@ -33,7 +34,7 @@ EACH = {
     "system",
     "validation",
 }
-COMES = {*EACH, "create", "identity", "life"}
+COMES = {*EACH, "create", "life"}
 GOES = {*EACH, "key", "life_end", "poststop"}
 """Of hook/: a module more costs each container a hundredth of Python's start, or three."""
 IN_C = {"_json", "fcntl", "gc", "marshal", "time"}

@@ -65,7 +65,7 @@ LAZY = {
     "unmonitored": "only if the record of a failure goes",
 }
 """The modules of the core that neither a usual start nor a usual end imports, and why."""
-STAGES = {"create": {"create", "identity", "life"}, "poststop": {"key", "life_end", "poststop"}}
+STAGES = {"create": {"create", "life"}, "poststop": {"key", "life_end", "poststop"}}
 """Those that only a createRuntime, and only a poststop imports."""
 PURE = {"counters", "errors", "formats", "identity", "life", "life_end", "life_turns", "line"}
 PURE |= {"invalid", "models", "names", "validation"}
