@@ -103,6 +103,14 @@ def test_a_container_that_no_group_had_has_a_line_with_the_reason_and_is_counted
     assert (len(read(node)), counted(node)) == (1, {"no_rmids": 1})
 
 
+def test_it_has_a_line_where_no_event_can_be_read(node: Node) -> None:
+    start(node)
+    node.patch.setattr(system, "list_kernel_directory", fails(errno.EIO))
+    end(node)
+    ((reason, unknown),) = [(line["reason"], line["unknown"]) for line in read(node)]
+    assert (reason, unknown) == ("no_rmids", [])
+
+
 def test_a_killed_poststop_or_reconcile_leaves_one_line_by_id(node: Node) -> None:
     for number, stop in enumerate(stops(node.machine)):
         node.kernel.now += 100
