@@ -34,6 +34,7 @@ def test_what_cannot_be_read_is_one_kind_of_error_that_names_the_path(tmp_path: 
         (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
         (lambda path: path.write_bytes(b"\xff"), "not UTF-8 at byte 0"),
         (lambda path: path.write_text("["), "not JSON: no value at character 1"),
+        (lambda path: path.write_text("{} {}"), "not JSON: more than one value, at character 2"),
         (lambda path: path.write_text("0123456789"), "larger than 9 bytes"),
     ]
     for number, (make, why) in enumerate(made):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -392,6 +393,24 @@ def test_reclaim_is_tried_once_per_start(node: Node) -> None:
     node.kernel.die(7)
     node.machine.refusals["mkdir"] = [errno.ENOSPC, errno.ENOSPC]
     assert start_without_rmid(node) == Reason.NO_RMIDS
+
+
+def test_a_key_that_lives_again_when_its_lock_is_held_is_not_ended(node: Node) -> None:
+    node.start()
+    node.kernel.die(7)
+    real, starts = RunDir.glance, [partial(node.start, OTHER, 8)]
+
+    def glance(*arguments: Any) -> Any:  # noqa: ANN401  those of RunDir.glance
+        state = real(*arguments)
+        while starts:
+            starts.pop()()
+        return state
+
+    node.patch.setattr(RunDir, "glance", glance)
+    assert reclaim.reclaim(node.context(), OTHER_UID) is False
+    state = node.find_state()
+    assert state is not None
+    assert (starts, OTHER in state.members) == ([], True)
 
 
 def test_one_start_frees_no_more_than_a_few(node: Node) -> None:
