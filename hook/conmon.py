@@ -19,25 +19,26 @@ if TYPE_CHECKING:
 _HEAD = 1 << 14  # bytes of conmon's command line: its paths and the name come first
 _SHORT = {"-c": "cid", "-n": "name"}
 _FLAGS = (
-    *(
-        "-e",
-        "-i",
-        "-s",
-        "-t",
-        "--api-version",
-        "--exec",
-        "--exec-attach",
-        "--full-attach",
-        "--leave-stdin-open",
-    ),
-    *(
-        "--no-container-partial-message",
-        "--no-new-keyring",
-        "--no-pivot",
-        "--no-sync-log",
-        "--replace-listen-pid",
-    ),
-    *("--stdin", "--sync", "--syslog", "--systemd-cgroup", "--terminal", "--version"),
+    "-e",
+    "-i",
+    "-s",
+    "-t",
+    "--api-version",
+    "--exec",
+    "--exec-attach",
+    "--full-attach",
+    "--leave-stdin-open",
+    "--no-container-partial-message",
+    "--no-new-keyring",
+    "--no-pivot",
+    "--no-sync-log",
+    "--replace-listen-pid",
+    "--stdin",
+    "--sync",
+    "--syslog",
+    "--systemd-cgroup",
+    "--terminal",
+    "--version",
 )
 """The options of conmon that take no value.
 

@@ -32,16 +32,17 @@ _LONGEST = 30
 
 
 SUMS = (
-    *(
-        "mbm_total_bytes",
-        "mbm_local_bytes",
-        "core_energy",
-        "activity",
-        "stalls_llc_hit",
-        "stalls_llc_miss",
-        "c1_res",
-    ),
-    *("c6_res", "unhalted_core_cycles", "unhalted_ref_cycles", "uops_retired"),
+    "mbm_total_bytes",
+    "mbm_local_bytes",
+    "core_energy",
+    "activity",
+    "stalls_llc_hit",
+    "stalls_llc_miss",
+    "c1_res",
+    "c6_res",
+    "unhalted_core_cycles",
+    "unhalted_ref_cycles",
+    "uops_retired",
 )
 """The events whose counters are sums, so that their differences are use. `show` describes them."""
 

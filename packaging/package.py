@@ -290,13 +290,11 @@ KINDS = {
         deb,
         "dpkg-deb",
         (
-            *(
-                "lintian",
-                "--fail-on=error,warning,info,pedantic",
-                "--display-info",
-                "--pedantic",
-                "--allow-root",
-            ),
+            "lintian",
+            "--fail-on=error,warning,info,pedantic",
+            "--display-info",
+            "--pedantic",
+            "--allow-root",
             # watch and view are optional, and another init can start it by hand as well
             "--suppress-tags=package-supports-alternative-init-but-no-init.d-script",
             # Of the program's path, for as long as dpkg unpacks: see preinst

@@ -24,16 +24,18 @@ from pyz import bytecode
 
 # What CPython itself imports, at its start, to encode, and to show an exception
 PYTHONS = (
-    *(
-        "abc",
-        "codecs",
-        "encodings",
-        "encodings.aliases",
-        "encodings.ascii",
-        "encodings.latin_1",
-        "encodings.utf_8",
-    ),
-    *("encodings.cp437", "io", "os", "traceback", "zipimport"),
+    "abc",
+    "codecs",
+    "encodings",
+    "encodings.aliases",
+    "encodings.ascii",
+    "encodings.latin_1",
+    "encodings.utf_8",
+    "encodings.cp437",
+    "io",
+    "os",
+    "traceback",
+    "zipimport",
 )
 # The parts of importlib that each start imports first, under the names that CPython has for
 # them when it is frozen. The first one is for a hook: the launcher leaves it out of the

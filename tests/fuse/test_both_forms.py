@@ -235,27 +235,31 @@ STATES: dict[str, list[bytes]] = {
         b"\xef\xbb\xbf{}",
     ],
     "that are no JSON": [
-        *(
-            b"",
-            b" \n",
-            b"[1]",
-            b"null",
-            b'"\\u00e9"',
-            b"Segmentation fault",
-            b'{"id": "c1',
-            b'{"id": "c1", ',
-        ),
-        *(b'{"id": "\\u12"}', b"{} {}", b"{1: 2}", b'{"id" 1}', b'{"id": }', b'"\t"'),
+        b"",
+        b" \n",
+        b"[1]",
+        b"null",
+        b'"\\u00e9"',
+        b"Segmentation fault",
+        b'{"id": "c1',
+        b'{"id": "c1", ',
+        b'{"id": "\\u12"}',
+        b"{} {}",
+        b"{1: 2}",
+        b'{"id" 1}',
+        b'{"id": }',
+        b'"\t"',
     ],
     "that are deep or have odd numbers": [
-        *(b"[" * 100_000, b'{"a":' * 100_000, BEFORE + b"[" * 99_999, NAMED + b"1e400}"),
-        *(
-            NAMED + b"9" * 5000 + b"}",
-            NAMED + b"NaN}",
-            NAMED + b"-1}",
-            NAMED + b"9" * 20 + b"}",
-            NAMED + b"1.5}",
-        ),
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        BEFORE + b"[" * 99_999,
+        NAMED + b"1e400}",
+        NAMED + b"9" * 5000 + b"}",
+        NAMED + b"NaN}",
+        NAMED + b"-1}",
+        NAMED + b"9" * 20 + b"}",
+        NAMED + b"1.5}",
     ],
     "that are too large": [
         BEFORE + b'"/", "annotations": {"a": "' + "é".encode() * (5 << 20),
@@ -265,12 +269,15 @@ STATES: dict[str, list[bytes]] = {
     ],
 }
 RECORDS: list[bytes] = [
-    *(b"", b'{"version": 1, "key"', b'{"version": 1, "key": "\xff"}', b"[" * 100_000, b"[]", b"\0"),
-    *(
-        b'{"version": 99, "key": "\xc3\xa9"}',
-        b'{"version": "\\ud800"}',
-        b'{"version": 1, "key": "\\u00fc\\n"}',
-    ),
+    b"",
+    b'{"version": 1, "key"',
+    b'{"version": 1, "key": "\xff"}',
+    b"[" * 100_000,
+    b"[]",
+    b"\0",
+    b'{"version": 99, "key": "\xc3\xa9"}',
+    b'{"version": "\\ud800"}',
+    b'{"version": 1, "key": "\\u00fc\\n"}',
 ]
 
 
@@ -380,26 +387,21 @@ def starve(stage: Stage) -> None:
 
 def call_jobs(stage: Stage) -> None:
     for words in (
-        *(
-            ["assign", "--key=\u00fc", "1"],
-            ["assign", "--key=\udcff", "1"],
-            ["assign", "--key=a", "\u0661"],
-        ),
-        *(["assign", "--key=a", str(ABSENT)], ["assign", "--json", "--key=\u00fc", "1"]),
-        *(
-            ["run", "--key=\u00fc", "--", "true"],
-            ["run", "--", "/bin/\u00fc"],
-            ["run", "--", "/bin/\udcff\n"],
-        ),
-        *(["run", "--key=\u00fc\n", "--", "/bin/\u00fc"], ["release", "--key=\u00fc"], ["list"]),
-        *(
-            ["run", "--label=\u00fc=", "--kye=a", "--", "/bin/env"],
-            ["run", "--rmid-wait", "--", "/bin/env"],
-        ),
-        *(
-            ["run", "--wait", "--label=a=\u00fc\n", "--rmid-wait=x", "--", "/bin/env"],
-            ["run", "--", "/"],
-        ),
+        ["assign", "--key=\u00fc", "1"],
+        ["assign", "--key=\udcff", "1"],
+        ["assign", "--key=a", "\u0661"],
+        ["assign", "--key=a", str(ABSENT)],
+        ["assign", "--json", "--key=\u00fc", "1"],
+        ["run", "--key=\u00fc", "--", "true"],
+        ["run", "--", "/bin/\u00fc"],
+        ["run", "--", "/bin/\udcff\n"],
+        ["run", "--key=\u00fc\n", "--", "/bin/\u00fc"],
+        ["release", "--key=\u00fc"],
+        ["list"],
+        ["run", "--label=\u00fc=", "--kye=a", "--", "/bin/env"],
+        ["run", "--rmid-wait", "--", "/bin/env"],
+        ["run", "--wait", "--label=a=\u00fc\n", "--rmid-wait=x", "--", "/bin/env"],
+        ["run", "--", "/"],
     ):
         stage.ask(*words)
 
@@ -411,24 +413,20 @@ def call_wrongly(stage: Stage) -> None:
     path.write_bytes(json.dumps(line).encode() + b'\n{"\xff\n' + b"[" * 100_000)
     stage.run()
     for words in (
-        *(
-            ["\u00fc"],
-            ["list", "--\u00fc"],
-            ["show", "\u00fc"],
-            ["top", "--interval=\u0661"],
-            ["help", "\u00fc"],
-        ),
-        *(
-            ["metrics", "--listen=\u00fc:80"],
-            ["metrics", "--textfile=/dev/null/\u00fc"],
-            ["reconcile", "--live=/\u00fc"],
-        ),
-        *(["doctor", "--\u00fc"], ["history", "--since=\u00e9"], ["history", "\u00fc", file]),
-        *(
-            ["history", f"--history={path}"],
-            ["history", "--json", f"--history={path}"],
-            ["history", "--history=/\u00fc"],
-        ),
+        ["\u00fc"],
+        ["list", "--\u00fc"],
+        ["show", "\u00fc"],
+        ["top", "--interval=\u0661"],
+        ["help", "\u00fc"],
+        ["metrics", "--listen=\u00fc:80"],
+        ["metrics", "--textfile=/dev/null/\u00fc"],
+        ["reconcile", "--live=/\u00fc"],
+        ["doctor", "--\u00fc"],
+        ["history", "--since=\u00e9"],
+        ["history", "\u00fc", file],
+        ["history", f"--history={path}"],
+        ["history", "--json", f"--history={path}"],
+        ["history", "--history=/\u00fc"],
     ):
         stage.ask(*words)
 

@@ -172,13 +172,13 @@ def serving(
     """Run a Prometheus on a database. `lookback`: for how long a sample counts."""
     (directory / "prometheus.yml").write_text(config, encoding="utf-8")
     command = [
-        *(
-            str(program("prometheus")),
-            f"--config.file={directory / 'prometheus.yml'}",
-            f"--storage.tsdb.path={data}",
-        ),
-        *("--storage.tsdb.retention.time=50y", "--web.listen-address=127.0.0.1:0"),
-        *(f"--query.lookback-delta={lookback}", *options),
+        str(program("prometheus")),
+        f"--config.file={directory / 'prometheus.yml'}",
+        f"--storage.tsdb.path={data}",
+        "--storage.tsdb.retention.time=50y",
+        "--web.listen-address=127.0.0.1:0",
+        f"--query.lookback-delta={lookback}",
+        *options,
     ]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

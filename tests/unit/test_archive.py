@@ -273,13 +273,11 @@ def test_a_python_that_is_too_old_says_so_and_exits_with_0_for_runtimes_and_2_fo
 
 def test_pythons_from_3_4_on_can_read_what_runs_before_their_version_is_known() -> None:
     for text in (
-        *(
-            archive.BOOT,
-            archive.BOOT + archive.FOR_PEOPLE,
-            archive.FROM_SOURCES,
-            archive.FALLBACK,
-            archive.MAIN,
-        ),
+        archive.BOOT,
+        archive.BOOT + archive.FOR_PEOPLE,
+        archive.FROM_SOURCES,
+        archive.FALLBACK,
+        archive.MAIN,
         archive.SECOND_LINE.format(fallback=archive.FALLBACK, table=1, sources=1, room=1),
     ):
         ast.parse(text, feature_version=(3, 4))

@@ -69,14 +69,12 @@ UNITS = {
     "joules": ["core_energy"],
     "farads": ["activity"],
     "cycles": [
-        *(
-            "stalls_llc_hit",
-            "stalls_llc_miss",
-            "c1_res",
-            "c6_res",
-            "unhalted_core_cycles",
-            "unhalted_ref_cycles",
-        ),
+        "stalls_llc_hit",
+        "stalls_llc_miss",
+        "c1_res",
+        "c6_res",
+        "unhalted_core_cycles",
+        "unhalted_ref_cycles",
     ],
     "operations": ["uops_retired"],
 }

@@ -120,28 +120,22 @@ def decided(
 
 
 KEYS = [
-    *(
-        "io.container.manager",
-        "io.kubernetes.pod.uid",
-        "io.kubernetes.pod.namespace",
-        "io.kubernetes.pod.name",
-    ),
-    *(
-        "io.kubernetes.container.name",
-        "io.kubernetes.container.restartCount",
-        "io.kubernetes.container.hash",
-    ),
-    *(
-        "io.kubernetes.cri.sandbox-uid",
-        "io.kubernetes.cri.sandbox-namespace",
-        "io.kubernetes.cri.sandbox-name",
-    ),
-    *(
-        "io.kubernetes.cri.container-name",
-        "io.kubernetes.cri.sandbox-id",
-        "io.kubernetes.cri.container-type",
-    ),
-    *(SANDBOX_ID, "io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri-o.Annotations"),
+    "io.container.manager",
+    "io.kubernetes.pod.uid",
+    "io.kubernetes.pod.namespace",
+    "io.kubernetes.pod.name",
+    "io.kubernetes.container.name",
+    "io.kubernetes.container.restartCount",
+    "io.kubernetes.container.hash",
+    "io.kubernetes.cri.sandbox-uid",
+    "io.kubernetes.cri.sandbox-namespace",
+    "io.kubernetes.cri.sandbox-name",
+    "io.kubernetes.cri.container-name",
+    "io.kubernetes.cri.sandbox-id",
+    "io.kubernetes.cri.container-type",
+    SANDBOX_ID,
+    "io.kubernetes.cri-o.ContainerType",
+    "io.kubernetes.cri-o.Annotations",
 ]
 OWN_UIDS = sorted({case.uid for case in CASES.values() if case.uid})
 VALUES = [

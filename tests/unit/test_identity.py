@@ -126,19 +126,15 @@ def test_whom_a_mode_believes(mode: str, place: str, said: Said, expected: tuple
 @pytest.mark.parametrize(
     "place",
     [
-        *(
-            "",
-            ":/",
-            ":/user.slice/session-1.scope",
-            f":/crictl/{ID}",
-            f":/own/my-{ID}",
-            f":/kubepods/pod{UID}/shared",
-        ),
-        *(
-            f":/kubepods/pod{UID}/libpod-{ID}",
-            f":/kubepods.slice/{POD}/libpod-{ID}.scope",
-            f":/{INFRA}/x",
-        ),
+        "",
+        ":/",
+        ":/user.slice/session-1.scope",
+        f":/crictl/{ID}",
+        f":/own/my-{ID}",
+        f":/kubepods/pod{UID}/shared",
+        f":/kubepods/pod{UID}/libpod-{ID}",
+        f":/kubepods.slice/{POD}/libpod-{ID}.scope",
+        f":/{INFRA}/x",
         f":/kubepods/pod{UID}/libpod-{INFRA}/x",
     ],
     ids=str,
@@ -391,26 +387,24 @@ def test_opting_in_and_out(
 
 
 NO_POD_UIDS = [
-    *(
-        "",
-        UID[:-1],
-        UID + "0",
-        UID + "\n",
-        " " + UID,
-        "{" + UID + "}",
-        "urn:uuid:" + UID,
-        UID.replace("-", "_"),
-    ),
-    *(
-        UID.replace("a", "g"),
-        UID[1:] + UID[0],
-        UID.replace("-", "", 1),
-        "-" * 36,
-        "-" * 32,
-        "0" * 31,
-        "0" * 33,
-    ),
-    *("\uff10" * 32, "\u0660" * 32, "\u0130" * 16),
+    "",
+    UID[:-1],
+    UID + "0",
+    UID + "\n",
+    " " + UID,
+    "{" + UID + "}",
+    "urn:uuid:" + UID,
+    UID.replace("-", "_"),
+    UID.replace("a", "g"),
+    UID[1:] + UID[0],
+    UID.replace("-", "", 1),
+    "-" * 36,
+    "-" * 32,
+    "0" * 31,
+    "0" * 33,
+    "\uff10" * 32,
+    "\u0660" * 32,
+    "\u0130" * 16,
 ]
 
 

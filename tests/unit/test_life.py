@@ -35,20 +35,18 @@ class LifeStep(NamedTuple):
 
 
 STEPS = (
-    *(
-        "join",
-        "use",
-        "leave",
-        "drop",
-        "linger",
-        "complete",
-        "refuse",
-        "wipe",
-        "remount",
-        "take",
-        "retire",
-        "fail",
-    ),
+    "join",
+    "use",
+    "leave",
+    "drop",
+    "linger",
+    "complete",
+    "refuse",
+    "wipe",
+    "remount",
+    "take",
+    "retire",
+    "fail",
     "forget",
 )
 OFTEN = (

@@ -40,15 +40,13 @@ RESTS = [
     ', "annotations": {' + json.dumps(json.dumps(FORGED)) + ': "',
     ',\n "annotations": ' + "[" * 100_000,
     ', "annotations": {"pid": 8, "id": "victim"',
-    *(
-        ', "pi',
-        ",",
-        ', "pid"',
-        ', "pid": ',
-        ', "pid": 8',
-        ', "pid" 8, "id": "victim"',
-        ', 7: 8, "id": "victim"',
-    ),
+    ', "pi',
+    ",",
+    ', "pid"',
+    ', "pid": ',
+    ', "pid": 8',
+    ', "pid" 8, "id": "victim"',
+    ', 7: 8, "id": "victim"',
 ]
 
 

@@ -105,17 +105,16 @@ HERE: dict[str, Any] = {
         ([{**OVER, "end": {}}, HERE], {}, None, 1, 4096),
     ],
     ids=[
-        *(
-            "live",
-            "again",
-            "no numbers",
-            "no data yet",
-            "never any data",
-            "no data any more",
-            "no begin",
-            "over",
-        ),
-        *("two groups with equal labels", "two, and one is unknown"),
+        "live",
+        "again",
+        "no numbers",
+        "no data yet",
+        "never any data",
+        "no data any more",
+        "no begin",
+        "over",
+        "two groups with equal labels",
+        "two, and one is unknown",
     ],
 )
 def test_what_is_known_of_a_use_has_a_sample_and_the_rest_is_counted(
