@@ -87,11 +87,8 @@ def normalize_uid(text: str) -> str | None:
     lower = text.lower()
     digits = lower.replace("-", "")
     canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    return (
-        None
-        if len(digits) != 32 or not is_hex(digits) or lower not in (canonical, digits)
-        else canonical
-    )
+    is_uid = len(digits) == 32 and is_hex(digits) and lower in (canonical, digits)
+    return canonical if is_uid else None
 
 
 # --- What the path of a cgroup says of a container; it is written `<controllers>:<path>`, as in

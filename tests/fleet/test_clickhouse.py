@@ -46,12 +46,16 @@ class Bills:
         return joules
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bills, fleet.Truth]:
+def open_bills(directory: Path) -> Bills:
     try:
-        bills = Bills(tmp_path_factory.mktemp("fleet"))
+        return Bills(directory)
     except provision.CannotProvision as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bills, fleet.Truth]:
+    bills = open_bills(tmp_path_factory.mktemp("fleet"))
     truth = fleet.write_files(
         bills.files, nodes=10, lines=30_000, seed=1, names=("", ".1", ".2.gz")
     )
@@ -76,10 +80,7 @@ def test_files_that_are_loaded_twice_count_once(loaded: tuple[Bills, fleet.Truth
 
 def test_lines_of_the_collectors_table_reach_the_bills(tmp_path: Path) -> None:
     """The table is that of its exporter, as far as it matters here."""
-    try:
-        bills = Bills(tmp_path)
-    except provision.CannotProvision as error:
-        pytest.skip(str(error))
+    bills = open_bills(tmp_path)
     truth = fleet.write_files(bills.files, nodes=2, lines=100, seed=2)
     made = (
         "CREATE TABLE otel_logs (Timestamp DateTime64(9), Body String) ENGINE = MergeTree ORDER "
@@ -94,10 +95,7 @@ def test_lines_of_the_collectors_table_reach_the_bills(tmp_path: Path) -> None:
 
 def test_lines_that_collectors_send_as_objects_reach_the_bills(tmp_path: Path) -> None:
     """Vector's and Fluent Bit's, with a field that is not of the table."""
-    try:
-        bills = Bills(tmp_path)
-    except provision.CannotProvision as error:
-        pytest.skip(str(error))
+    bills = open_bills(tmp_path)
     truth = fleet.write_files(bills.files, nodes=2, lines=100, seed=3)
     texts = [
         line for path in bills.files.iterdir() for line in path.read_text("utf-8").splitlines()

@@ -68,9 +68,7 @@ def test_podman_pod_by_sandbox(start_node: StartNode, infra: bool) -> None:
 
 
 def test_restart(node: PodmanNode) -> None:
-    """poststop, then createRuntime with the same container ID: another process,
-    in a group made anew.
-    """
+    """poststop, then createRuntime with the same container ID: another process, in a new group."""
     gate = node.lab.run("web")
     container = node.lab.container_id("web")
     before = node.lab.init("web")

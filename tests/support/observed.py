@@ -16,8 +16,9 @@ HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 
 
 def with_hooks_file(path: Path) -> list[str]:
-    """What a command is started by that is to find this file alone in hooks.d;
-    nobody else sees it there.
+    """What a command is started by that is to find this file alone in hooks.d.
+
+    Only that command sees it there.
     """
     script = (
         f'mount -t tmpfs none /usr/share/containers; mkdir -p {HOOKS_DIR}; cp "$0" {HOOKS_DIR}; '
