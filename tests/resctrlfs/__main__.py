@@ -45,6 +45,7 @@ class Control:
             "settle": model.rmids.settle,
             "set_counter": model.set_counter,
             "add": model.add,
+            "let_grow": model.let_grow,
             "offline": model.counters.offline,
             "online": model.counters.online,
             "run": model.run,

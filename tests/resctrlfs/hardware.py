@@ -62,6 +62,8 @@ class Counters:
         self.domains.update({f"mon_PERF_PKG_{n:02}": self.package_events for n in range(packages)})
         self.mode = "normal"
         self._values: dict[tuple[int, str, str], Value] = {}
+        self._growth: dict[tuple[int, str, str], tuple[Decimal, float]] = {}
+        """What grows by itself: by how much a second, and since when (Unix time)."""
         self._has_data: set[tuple[int, str]] = set()
         """RMIDs with the packages that have DATA_VALID of them."""
         self._offline: dict[str, tuple[str, ...]] = {}
@@ -93,6 +95,23 @@ class Counters:
             old if isinstance(old, Decimal) else Decimal(0)
         ) + amount
 
+    def let_grow(
+        self, rmid: int, domain: str, event: str, rate: Decimal, since: float | None
+    ) -> Decimal:
+        """Have it grow by so much a second, `since` a Unix time or now.
+
+        Returns by how much it has grown at the rate before.
+        """
+        key = (rmid, domain, event)
+        grown = self._grown(key)
+        self.add(*key, grown)
+        self._growth[key] = (rate, time.time() if since is None else since)
+        return grown
+
+    def _grown(self, key: tuple[int, str, str]) -> Decimal:
+        rate, since = self._growth.get(key, (Decimal(0), 0.0))
+        return (rate * Decimal(time.time() - since)).quantize(Decimal("0.000001"))
+
     def text(self, rmids: Iterable[int], domain: str, event: str) -> str:
         """The file's text; for a ctrl_group the sum over its own RMID and its
         mon_groups' that have a number.
@@ -112,7 +131,8 @@ class Counters:
         is_tracked = self.mode != UNTRACKED or rmid == 0 or not event.startswith("mbm_")
         has_data = (is_l3(domain) and is_tracked) or rmid == 0 or (rmid, domain) in self._has_data
         fresh: Value = Decimal(0) if has_data else UNAVAILABLE
-        return self._values.get((rmid, domain, event), fresh)
+        value = self._values.get((rmid, domain, event), fresh)
+        return value + self._grown((rmid, domain, event)) if isinstance(value, Decimal) else value
 
     def _check(self, domain: str, event: str) -> None:
         if event not in self.domains.get(domain, ()):

@@ -89,6 +89,11 @@ class Knobs:
     Not 0 where there are thousands of them and a look takes seconds:
     what was forked since is not known then, nor what died.
     """
+    names_ms: int = 0
+    """How long the kernel may know what a name stands for without asking again.
+
+    0 where the control socket mounts, or has domains come and go.
+    """
 
 
 @dataclass
@@ -619,6 +624,13 @@ class ResctrlModel:
 
     def add(self, group: str, domain: str, event: str, amount: object) -> None:
         self.counters.add(self.resolve(group).group.rmid, domain, event, Decimal(str(amount)))
+
+    def let_grow(
+        self, group: str, domain: str, event: str, rate: object, since: float | None = None
+    ) -> str:
+        """As Counters.let_grow."""
+        rmid = self.resolve(group).group.rmid
+        return str(self.counters.let_grow(rmid, domain, event, Decimal(str(rate)), since))
 
     def run(self, tid: int, package: int) -> None:
         """Let a task run on a package. Errors: ESRCH."""

@@ -91,7 +91,8 @@ class ResctrlOperations:
             return method(*arguments)
 
     def init_with_config(self, _: object, config: mfusepy.fuse_config) -> None:
-        config.entry_timeout = config.attr_timeout = config.negative_timeout = 0.0
+        config.entry_timeout = config.attr_timeout = self.model.knobs.names_ms / 1000
+        config.negative_timeout = 0.0
         config.direct_io = config.hard_remove = config.use_ino = config.nullpath_ok = 1
         threading.Thread(target=self._on_ready, daemon=True).start()
 
