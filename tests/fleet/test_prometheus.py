@@ -2,9 +2,9 @@
 """What Prometheus bills of many nodes is what the models of their resctrl
 have counted, joule by joule.
 
-Each node is the shipped file on a model: hooks of pods that come and go, reconcile every few
-seconds, and an endpoint that is killed and started again. One history is so large that reconcile
-rotates it. VictoriaMetrics has by remote write what Prometheus has scraped.
+Each node is the shipped file on a model: hooks of pods that come and go, reconcile twice a minute,
+and an endpoint that is killed and started again. One history is so large that reconcile rotates it.
+VictoriaMetrics has by remote write what Prometheus has scraped.
 
 increase() estimates what was used between the edges of its window and the scrapes beside them. So
 all pods use as much at both edges as in between, and both are moments at which no scrape failed.
@@ -41,7 +41,7 @@ from tests.support.waiting import wait
 from tests.unit.documents import blocks, page
 
 NODES = 20
-WINDOW, SCRAPE = map(int, os.environ.get("RESCTRL_MON_WINDOW", "150/2").split("/"))
+WINDOW, SCRAPE = map(int, os.environ.get("RESCTRL_MON_WINDOW", "120/2").split("/"))
 """Seconds that are billed, and seconds between two scrapes."""
 ERROR = 0.001
 LATE_ERROR = 2 * SCRAPE / WINDOW
@@ -50,14 +50,14 @@ and no such part is at its beginning.
 """
 PROMPT = 0.5
 """Seconds of a scrape, beside an edge: a sample is from its beginning to its end."""
-TICK, SHORT_TICK = 1.0, 0.2
-"""Seconds between two growths of a counter, and those beside the edges."""
-PAUSE = 20
+PAUSE = 30
 """Seconds between two runs of reconcile."""
-RESTART = 4
+RESTART = 2
 """After so many of them the endpoint is killed, and started again: on each node at another time."""
 METRIC = "resctrl_mon_namespace_core_energy_joules_total"
-DOMAIN = {"do": "add", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
+DOMAIN = {"do": "let_grow", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
+LONG_MS = 60_000
+"""How long a model's answer about names and tasks counts. It looks for a task that it lacks."""
 FOR_EVER = float("inf")
 LATE = "late"
 """A namespace that is new in the window."""
@@ -83,16 +83,19 @@ class Fleet:
         self.is_late = threading.Event()
         self.changes = threading.Event()
         """While it is not set use goes on, and nothing else begins or ends."""
-        self.used: list[tuple[float, str, float]] = []
-        """When, by which namespace, and how many joules."""
+        self.used: list[tuple[float, float, str, float]] = []
+        """Since when and until when, by which namespace, and how many joules:
+        of each pod that has ended.
+        """
         self._errors: list[BaseException] = []
         self._threads: list[threading.Thread] = []
 
     def sum_up(self, since: float = 0.0, until: float = FOR_EVER) -> dict[str, float]:
-        sums: dict[str, float] = {}
-        for at, namespace, joules in [*self.used]:
-            if since < at <= until:
-                sums[namespace] = sums.get(namespace, 0.0) + joules
+        """What each namespace has used in this time. All pods have ended."""
+        sums = dict.fromkeys(TENANTS, 0.0)
+        for begun, ended, namespace, joules in self.used:
+            within = max(0.0, min(until, ended) - max(since, begun))
+            sums[namespace] += joules * within / (ended - begun)
         return sums
 
     def start(self, work: Callable[..., None], *arguments: str) -> None:
@@ -111,10 +114,17 @@ class Fleet:
         wait(lambda: self.stop.wait(1) or condition())
         assert not self._errors, self._errors
 
+    def wait_for_use(self, server: Prometheus, namespaces: int) -> None:
+        """Wait until each node shows use of so many namespaces."""
+        shown = float(NODES * namespaces)
+        self.wait(lambda: [*server.ask(f"count({METRIC} > 0)").values()] == [shown])
+
     def find_edge(self, server: Prometheus, at: float) -> float:
         """Find the first moment, by whole scrapes from this one on,
         beside which all were prompt.
         """
+        while at < time.time() + 4 * SCRAPE:
+            at += SCRAPE
         self.stop.wait(at - 3 * SCRAPE - time.time())
         self.changes.clear()
         span = f"{4 * SCRAPE}s"
@@ -148,12 +158,14 @@ class Node:
 
     def __init__(self, fleet: Fleet, directory: Path, resources: ExitStack, number: int) -> None:
         directory.mkdir()
+        # Cache and memory traffic would be read at each scrape, and nothing here is about them.
         knobs: dict[str, object] = {
-            "l3_domains": 1,
+            "l3_domains": 0,
             "packages": 1,
             "perf": False,
             "decay_ms": 0,
-            "look_ms": 200,
+            "look_ms": LONG_MS,
+            "names_ms": LONG_MS,
         }
         self._model = resources.enter_context(mounted(directory, **knobs))
         self._fleet = fleet
@@ -178,6 +190,11 @@ class Node:
         self._endpoint.kill()
         self._endpoint.communicate()
 
+    def shows_use(self) -> bool:
+        with urlopen(f"http://{self.address}/metrics", timeout=DEADLINE) as answer:
+            lines = answer.read().decode().splitlines()
+        return any(float(line.split()[-1]) > 0 for line in lines if line.startswith(METRIC))
+
     def run_tenant(self, namespace: str) -> None:
         """Run one pod after the other.
 
@@ -188,7 +205,7 @@ class Node:
             self._fleet.is_late.wait()
             # One node after the other: all at once they make scrapes time out.
             self._fleet.stop.wait(self._number)
-        billed = time.monotonic()
+        billed = time.time()
         for seconds in itertools.cycle(lives):
             number = next(_numbers)
             container, uid = f"{number:064x}", f"{number:08x}-4084-4186-9c0e-93cf8c32e2ce"
@@ -201,19 +218,13 @@ class Node:
                 with _cgroups:
                     state = created(container, init.pid, pod_uid=uid, **names)
                 assert self._hook(state).status == 0
-                ends = time.monotonic() + seconds
-                is_over = False
-                while not is_over:
-                    may_end = self._fleet.changes.is_set()
-                    tick = min(TICK, ends - time.monotonic()) if may_end else SHORT_TICK
-                    self._fleet.stop.wait(max(0.0, tick))
-                    now = time.monotonic()
-                    joules, billed = round(watts * (now - billed), 6), now
-                    self._model.control(
-                        **DOMAIN, group=f"/mon_groups/oci-{uid}", amount=f"{joules:.6f}"
-                    )
-                    self._fleet.used.append((time.time(), namespace, joules))
-                    is_over = (may_end and now >= ends) or self._fleet.stop.is_set()
+                counter = {**DOMAIN, "group": f"/mon_groups/oci-{uid}"}
+                self._model.control(**counter, rate=watts, since=billed)
+                self._fleet.stop.wait(min(seconds, threading.TIMEOUT_MAX))
+                self._fleet.changes.wait()
+                joules = float(self._model.control(**counter, rate=0))
+                begun, billed = billed, time.time()
+                self._fleet.used.append((begun, billed, namespace, joules))
             finally:
                 with _cgroups:
                     end(init)
@@ -227,7 +238,7 @@ class Node:
         """
         pods = self._hook.run_dir / "groups"
         wait(lambda: self._fleet.stop.is_set() or len([*pods.glob("*.json")]) >= len(TENANTS) - 1)
-        self.reconcile()  # it sees the first series, which are 0 for a minute
+        self.reconcile()  # it sees the first series
         begun = time.monotonic() + PAUSE * self._number / NODES
         for turn in itertools.count():
             if self._fleet.stop.wait(max(0.0, begun + turn * PAUSE - time.monotonic())):
@@ -320,23 +331,28 @@ def test_the_bill_of_a_window_is_what_the_nodes_have_used_in_it(place: Path) -> 
     fleet = Fleet()
     with ExitStack() as resources:
         nodes = [Node(fleet, place / str(number), resources, number) for number in range(NODES)]
-        url = resources.enter_context(victoria_metrics(place))
-        config = configure(nodes, url)
-        server = resources.enter_context(prometheus.serving(place, place / "data", config=config))
         resources.callback(fleet.end)
         for node in nodes:
             fleet.start(node.keep)
             for namespace in TENANTS:
                 fleet.start(node.run_tenant, namespace)
 
-        begun = float(NODES * (len(TENANTS) - 1))
-        fleet.changes.set()
-        fleet.wait(lambda: [*server.ask(f"count({METRIC} > 0)").values()] == [begun])
-        since = fleet.find_edge(server, time.time() + 4 * SCRAPE)
+        fleet.wait(nodes[-1].shows_use)  # a new series is 0 for a minute
+        url = resources.enter_context(victoria_metrics(place))
+        config = configure(nodes, url)
+        server = resources.enter_context(prometheus.serving(place, place / "data", config=config))
+        fleet.wait_for_use(server, len(TENANTS) - 1)
+        since = fleet.find_edge(server, time.time())
         fleet.is_late.set()
+        fleet.stop.wait(since + WINDOW - 4 * SCRAPE - time.time())
+        fleet.wait_for_use(server, len(TENANTS))
         until = fleet.find_edge(server, since + WINDOW)
         servers = {"Prometheus": server, "VictoriaMetrics": Prometheus(url)}
         fleet.wait(lambda: all(each.find_last_scrape(METRIC) > until for each in servers.values()))
+        fleet.end()
+        for node in nodes:
+            node.reconcile()
+        ended = time.time()
         truth = fleet.sum_up(since, until)
         window = f"{until - since:.0f}s"
         energy, *_, exact = blocks(page("docs/fleet.md", "Bill a cluster by namespace"))
@@ -354,10 +370,6 @@ def test_the_bill_of_a_window_is_what_the_nodes_have_used_in_it(place: Path) -> 
             )
             print(f"{window}, a scrape every {SCRAPE}s: {what} in {name}: {text}")
 
-        fleet.end()
-        for node in nodes:
-            node.reconcile()
-        ended = time.time()
         wait(lambda: server.find_last_scrape(METRIC) > ended + SCRAPE)
         assert ask(server, f"sum by (namespace) ({METRIC})") == pytest.approx(
             fleet.sum_up(), rel=1e-9
