@@ -67,9 +67,12 @@ WITHOUT = {
         "copy_file_range",
         "ctermid",
         "eventfd",
+        "fchdir",
+        "fchown",
         "fdatasync",
         "fpathconf",
         "getgrouplist",
+        "getgroups",
         "getloadavg",
         "getlogin",
         "getpgid",
@@ -82,6 +85,8 @@ WITHOUT = {
         "initgroups",
         "lockf",
         "memfd_create",
+        "mkfifo",
+        "mknod",
         "nice",
         "pathconf",
         "posix_fadvise",
@@ -90,6 +95,7 @@ WITHOUT = {
         "preadv",
         "preadv2",
         "ptsname",
+        "ptsname_r",
         "pwritev",
         "pwritev2",
         "readv",
@@ -97,11 +103,14 @@ WITHOUT = {
         "sched_setaffinity",
         "sched_setparam",
         "sched_setscheduler",
+        "setegid",
+        "seteuid",
         "setns",
         "setpriority",
         "setresgid",
         "setresuid",
         "splice",
+        "sync",
         "sysconf",
         "tcgetpgrp",
         "tcsetpgrp",
@@ -122,6 +131,40 @@ WITHOUT = {
         "sysexits_h",
     ),
 }
+# And constants that nothing here uses: their names begin so.
+CONSTANTS = (
+    "DN_",
+    "FASYNC",
+    "FICLONE",
+    "F_ADD_",
+    "F_DUPFD",
+    "F_EXLCK",
+    "F_GET",
+    "F_LOCK",
+    "F_NOTIFY",
+    "F_OFD_",
+    "F_OWNER_",
+    "F_SEAL_",
+    "F_SETLK",
+    "F_SETOWN",
+    "F_SETSIG",
+    "F_SET_",
+    "F_SHLCK",
+    "F_T",
+    "F_ULOCK",
+    "GRND_",
+    "LOCK_MAND",
+    "LOCK_R",
+    "LOCK_WRITE",
+    "POSIX_FADV_",
+    "PRIO_",
+    "RTLD_",
+    "RWF_",
+    "RWH_",
+    "SCHED_",
+)
+ADD_CONSTANT = rf"if \(PyModule_AddInt\w+\(m, \W?({'|'.join(CONSTANTS)}).*\)\) return -1;"
+WITH_CONSTANTS = ("Modules/fcntlmodule.c", "Modules/posixmodule.c")
 # Each start would make a set of the names of all standard modules,
 # which only hints in a traceback use.
 NAMES = "Python/stdlib_module_names.h"
@@ -292,7 +335,7 @@ def _inputs(machine: Machine) -> str:
     ]
     options = (*CROSS_OPTIONS, LEAVE_OUT) if machine.triplet else (*TRAINED, *LEARN)
     training = LIBRARIES if machine.triplet else TRAINING.read_text(encoding="utf-8")
-    parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, NO_NAMES, training]
+    parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, NO_NAMES, ADD_CONSTANT, training]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -351,6 +394,9 @@ def _compile(work: Path, machine: Machine) -> None:
     unwanted = {*re.findall(r"^@MODULE_\w+_TRUE@#?(\w+)", stdlib, re.MULTILINE)} - {*MODULES}
     shutil.copy(TRAINING, tree)
     (tree / NAMES).write_text(NO_NAMES, encoding="utf-8")
+    for name in WITH_CONSTANTS:
+        text = (tree / name).read_text(encoding="utf-8")
+        (tree / name).write_text(re.sub(ADD_CONSTANT, ";", text), encoding="utf-8")
     options = [*OPTIONS, *(f"py_cv_module_{name}=n/a" for name in sorted(unwanted))]
     if machine.triplet:
         options += [*CROSS_OPTIONS, *_cross(work, machine)]

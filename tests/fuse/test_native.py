@@ -373,16 +373,18 @@ def test_each_module_that_a_frozen_one_imports_anywhere_is_frozen_or_explained(
     assert {*done.stdout.split()} == ABSENT.keys()
 
 
-def test_each_name_of_os_and_posix_that_the_program_uses_is_there(any_code: Path) -> None:
-    """CPython is built without functions that nothing calls (cpython.WITHOUT)."""
+def test_each_name_of_os_posix_and_fcntl_that_the_program_uses_is_there(any_code: Path) -> None:
+    """CPython is built without what nothing uses (cpython.WITHOUT, cpython.CONSTANTS)."""
     trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "hook").rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     used = {
-        node.attr for node in nodes if ast.unparse(node.value) in ("os", "posix", "system.posix")
+        (place.replace("posix", "os"), node.attr)
+        for node in nodes
+        if (place := ast.unparse(node.value).removeprefix("system.")) in ("os", "posix", "fcntl")
     }
     code = (
-        f"import os; print(*(name for name in {used} if not hasattr(os, name))); "
-        "sys.stdout.flush(); os._exit(0)"
+        f"import fcntl, os; print(*(used for used in {used} if not hasattr(eval(used[0]), used[1]))"
+        "); import sys; sys.stdout.flush(); os._exit(0)"
     )
     assert run(any_code, "list", code).stdout == "\n"
 
