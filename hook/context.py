@@ -5,12 +5,12 @@ and the surroundings of each act on a key.
 
 from __future__ import annotations
 
-from hook import formats, system
-from hook.identity import Container
+from hook import formats, identity, system
 from hook.models import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.identity import Container
     from hook.models import Member, Options
     from hook.resctrl import Resctrl
     from hook.store import RunDir
@@ -73,14 +73,12 @@ def read_container(
     `made_in` has the cgroups that its runtime made for it; a new container is still in them.
     Raises ValidationError if an annotation is no text.
     """
-    container = Container(name, pid, bundle, annotations)
     places = system.cgroups(pid)
     try:
         starttime = system.starttime(pid)
     except (OSError, ValueError, IndexError):
         starttime = None
-    container.locate(starttime, places, made_in)
-    return container
+    return identity.new_container(name, pid, bundle, annotations, (starttime, places, made_in))
 
 
 def read_config(bundle: str) -> Config | None:
@@ -101,7 +99,8 @@ def displaces(container: Container, member: Member) -> bool:
     and so stays a member.
     """
     return (
-        not container.is_member(member) and system.is_dead(member.pid, member.starttime) is not True
+        not identity.is_member(container, member)
+        and system.is_dead(member.pid, member.starttime) is not True
     )
 
 

@@ -192,7 +192,7 @@ def _make_member(
     """
     taken_from = mon_group if mon_group and mon_group != group.path.rpartition("/")[2] else None
     cgroup = identity.choose_cgroup(container.places, container.id)
-    if former is not None and container.is_member(former):
+    if former is not None and identity.is_member(container, former):
         taken_from, cgroup = taken_from or former.taken_from, cgroup or former.cgroup
     return Member(
         pid=container.pid,

@@ -6,7 +6,7 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 
 from __future__ import annotations
 
-from hook import formats, resctrl, system
+from hook import formats, identity, resctrl, system
 from hook.context import concerns, new_call, new_context, read_container
 from hook.errors import HookError, Reason
 from hook.models import Failure, Options, State
@@ -165,7 +165,7 @@ def _act(call: Call, context: Context) -> bool:
     key = create.create_runtime(context, container)
     if key is None:
         return False  # a failure on record may be of the call that this container is for
-    problem = container.pod.problem and container.problem(key)
+    problem = container.pod.problem and identity.find_problem(container, key)
     if problem is not None:
         from hook import report
 

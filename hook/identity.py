@@ -38,6 +38,32 @@ if TYPE_CHECKING:
         # and there is no namespace.
         is_podmans: bool
 
+    Seen = tuple[int | None, list[str], list[str] | None]
+    """Of a process: its start time, None if it is gone or /proc cannot tell; its cgroups;
+    and those that its runtime made for it, None if it is still in them.
+    """
+
+    class Container:
+        """A container with an init process. context.read_container makes one."""
+
+        id: str
+        pid: int
+        bundle: str
+        all_annotations: dict[str, str] | None  # None if they are unknown
+        annotations: Annotations
+        # What /proc says of its process; `is_new`: it is still where its runtime made it.
+        starttime: int | None
+        places: list[str]
+        is_new: bool
+        pod: Pod
+        # The --history of its hook. That of reconcile is only for keys that are no pods,
+        # and whose hook named no file.
+        history_file: str
+        # The --label of a job.
+        job_labels: dict[str, str]
+        # Its process has used CPU time before it joined, which no group of its key has counted.
+        is_late: bool
+
 
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
@@ -51,48 +77,49 @@ def new_pod(uid: str | None = None, of_pod: Names = (None, None, None)) -> Pod:
     return pod
 
 
-class Container:
-    """A container with an init process, `pid`. context.read_container makes one, and locates it."""
+def new_container(
+    name: str, pid: int, bundle: str, annotations: dict[str, str] | None, seen: Seen
+) -> Container:
+    """Make a container, of its state and of what was `seen` of its process in /proc.
 
-    def __init__(
-        self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None
-    ) -> None:
-        """Raises ValidationError if an annotation is no text."""
-        self.id = name
-        self.pid = pid
-        self.bundle = bundle
-        self.all_annotations = annotations  # None if they are unknown
-        self.annotations = Annotations.model_validate(annotations or {})
-        # The --history of its hook. That of reconcile is only for keys that are no pods,
-        # and whose hook named no file.
-        self.history_file = ""
-        # The --label of a job.
-        self.job_labels: dict[str, str] = {}
-        # Its process has used CPU time before it joined, which no group of its key has counted.
-        self.is_late = False
+    Raises ValidationError if an annotation is no text.
+    """
+    starttime, places, made_in = seen
+    container: Container = formats.Values(
+        id=name,
+        pid=pid,
+        bundle=bundle,
+        all_annotations=annotations,
+        annotations=Annotations.model_validate(annotations or {}),
+        starttime=starttime,
+        places=places,
+        is_new=made_in is None,
+        history_file="",
+        job_labels={},
+        is_late=False,
+    )
+    container.pod = identify_pod(
+        name, container.annotations, places if made_in is None else made_in
+    )
+    if made_in is None and not places:
+        container.pod.problem = HookError(Reason.IO, "unknown cgroup", pid=pid)
+    return container
 
-    def locate(self, starttime: int | None, places: list[str], made_in: list[str] | None) -> None:
-        """Set what /proc says of its process.
 
-        `made_in`: the cgroups that its runtime made; None: it is still there.
-        """
-        self.starttime = starttime  # None if the process is gone, or /proc cannot tell
-        self.places = places
-        self.is_new = made_in is None
-        self.pod = identify_pod(self.id, self.annotations, places if made_in is None else made_in)
-        if self.is_new and not places:
-            self.pod.problem = HookError(Reason.IO, "unknown cgroup", pid=self.pid)
+def is_member(container: Container, member: Member | None) -> bool:
+    """Whether a member is this container's process: the same pid and start time."""
+    return member is not None and (member.pid, member.starttime) == (
+        container.pid,
+        container.starttime,
+    )
 
-    def is_member(self, member: Member | None) -> bool:
-        """Whether a member is this container's process: the same pid and start time."""
-        return member is not None and (member.pid, member.starttime) == (self.pid, self.starttime)
 
-    def problem(self, key: Key) -> HookError | None:
-        """Return why its annotations need a report although it can be
-        monitored under this key, or None.
-        """
-        name, kind = key
-        return self.pod.problem if name == self.pod.uid or kind == "sandbox" else None
+def find_problem(container: Container, key: Key) -> HookError | None:
+    """Return why its annotations need a report although it can be
+    monitored under this key, or None.
+    """
+    name, kind = key
+    return container.pod.problem if name == container.pod.uid or kind == "sandbox" else None
 
 
 def shorten(text: str | None) -> str | None:

@@ -6,7 +6,7 @@ See `life`.
 
 from __future__ import annotations
 
-from hook import formats, names
+from hook import formats, identity, names
 from hook.validation import MOST_NATURAL, replace
 
 TYPE_CHECKING = False
@@ -152,7 +152,7 @@ def restore(
     A container stays that was a member before, or that reconcile has moved in. So does a new group
     with tasks: the key may have had it. What was learnt of a group that the key had stays known.
     """
-    if before is not None and container.is_member(before.members.get(container.id)):
+    if before is not None and identity.is_member(container, before.members.get(container.id)):
         return now
     known, learnt = _find_open(before, path), _find_open(now, path)
     if container.pid in tasks or (tasks and known is None):

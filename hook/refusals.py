@@ -7,7 +7,7 @@ Imported only in these cases, when a container changes its key, and by the tools
 
 from __future__ import annotations
 
-from hook import key, life_turns, reclaim, system
+from hook import identity, key, life_turns, reclaim, system
 from hook.context import displaces
 from hook.errors import HookError, Reason
 from hook.models import KeyState
@@ -70,7 +70,7 @@ def _refuse_second_key(
                 raise
         members = state.members if state is not None else {}
         for other, member in members.items():
-            if container.is_member(member):
+            if identity.is_member(container, member):
                 raise HookError(
                     Reason.USAGE, "second key", pid=container.pid, member=other, key=name
                 )

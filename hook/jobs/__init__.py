@@ -14,11 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from hook import names, report, system, unmonitored
+from hook import identity, names, report, system, unmonitored
 from hook.context import new_context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
-from hook.identity import Container
 from hook.key import remove_members, settle
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import command, processes
@@ -40,7 +39,7 @@ from hook.words import explain
 
 if TYPE_CHECKING:
     from hook.context import Context
-    from hook.identity import Key
+    from hook.identity import Container, Key
 
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
 SET_UP = 0.1
@@ -79,7 +78,7 @@ def run(
     try:
         command.execute(words)
     except command.Unstartable:
-        if context is not None and isinstance(process, Container):
+        if context is not None and process and not isinstance(process, HookError):
             if key is not None:
                 _undo(context, key, [process])
             _forget_failure(context, process)
@@ -118,7 +117,9 @@ def assign(
         for process in joining:
             with lock_joining(survey, process) as other_keys:
                 state = context.run.glance(KeyState, key)
-                is_member = state is not None and process.is_member(state.members.get(process.id))
+                is_member = state is not None and identity.is_member(
+                    process, state.members.get(process.id)
+                )
                 process.is_late = not is_member and _has_run(survey, process.pid, before.inside)
                 # Also of a member: what put it on record may have been killed before
                 # it put it into the group.
@@ -262,7 +263,7 @@ def open_node(
         ):
             if (
                 context is not None
-                and isinstance(process, Container)
+                and not isinstance(process, HookError)
                 and not context.run.has(Index, process.id)
             ):
                 key: Key | None = None if is_bad else (name or process.id, "job")
@@ -491,7 +492,9 @@ def _undo(
             if state is None or state.completed_at is not None:
                 return
             ours = [
-                process.id for process in joined if process.is_member(state.members.get(process.id))
+                process.id
+                for process in joined
+                if identity.is_member(process, state.members.get(process.id))
             ]
             _take_out(context, state, ours, before)
             others = {name: member for name, member in state.members.items() if name not in ours}

@@ -32,7 +32,6 @@ from hook import (
 from hook.conmon import leaves_out
 from hook.context import read_config, read_container
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
-from hook.identity import Container
 from hook.key import list_left, remove_members, settle, write_end
 from hook.line import count_owed, list_owed, set_owed
 from hook.models import Failure, Index, KeyState, Member, MonGroup
@@ -46,7 +45,7 @@ from hook.words import format_count
 
 if TYPE_CHECKING:
     from hook.context import Context
-    from hook.identity import Key
+    from hook.identity import Container, Key
 
 LONGEST_KEY = 64  # of a job, in characters
 _ENOUGH = 100  # tasks of no known container, of which a few are named
@@ -587,7 +586,7 @@ def _monitor(
         if error.reason != Reason.TASK_GONE:  # else it has ended
             _record(context, container, error, key, is_monitored=False)
         raise
-    problem = container.problem(key) if key is not None else None
+    problem = identity.find_problem(container, key) if key is not None else None
     if problem is not None:
         _record(context, container, problem, key, is_monitored=True)
     elif context.run.has(Failure, container.id):

@@ -117,7 +117,7 @@ MUTANTS = {
     ),
     "M20": BrokenRule(
         "a process may be a member of two keys", "rmids=2; c1 c5 c9 p5 B21^9 J21 | p1 | r",
-        {"if container.is_member(member):\n                raise":
+        {"if identity.is_member(container, member):\n                raise":
          "if False:\n                raise"},
     ),
     "M21": BrokenRule(

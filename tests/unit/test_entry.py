@@ -18,7 +18,6 @@ from hook import __main__ as program
 from hook import conmon, entry, formats, rare, reclaim, system
 from hook.doctor import checks
 from hook.errors import UNNAMED, HookError
-from hook.identity import Container
 from hook.models import Failure, Options, State
 from hook.node.records import Records
 from hook.store import RunDir
@@ -27,6 +26,7 @@ from tests.unit.simulated import GROUP, UID, Node, cgroup_of, fails, node
 
 if TYPE_CHECKING:
     from hook.context import Call, Context
+    from hook.identity import Container
 
 __all__ = ["node"]  # fixtures
 

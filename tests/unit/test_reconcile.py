@@ -18,7 +18,6 @@ import pytest
 
 from hook import counters, rare, system, validation
 from hook.errors import HookError
-from hook.identity import Container
 from hook.models import Failure, Index, KeyState, State
 from hook.node import naming, processes
 from hook.node.processes import Groups
@@ -39,6 +38,7 @@ from tests.unit.stops import stops
 
 if TYPE_CHECKING:
     from hook.context import Context
+    from hook.identity import Container
 
 __all__ = ["node"]  # fixture
 HOUR, DAY, TTL = 3600, 86400, 300

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import errno
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hook import rare, report, system
 from hook.context import new_call, read_container
 from hook.errors import HookError, Reason
-from hook.identity import Container, new_pod
+from hook.identity import new_pod
 from hook.models import Failure
 from hook.node.records import Records
 from hook.store import RunDir
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, UID, Node, fails, node
 from tests.unit.stops import Stop
+
+if TYPE_CHECKING:
+    from hook.identity import Container
 
 __all__ = ["node"]  # fixture
 
