@@ -6,12 +6,13 @@ and the surroundings of each act on a key.
 from __future__ import annotations
 
 from hook import formats, identity, system
+from hook.errors import HookError, Reason
 from hook.models import Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.identity import Container
-    from hook.models import Member, Options
+    from hook.models import Member, Options, State
     from hook.resctrl import Resctrl
     from hook.store import RunDir
 
@@ -56,6 +57,28 @@ def new_call(
     call: Call = formats.Values(stage=stage, name=name, bundle=bundle, container=container)
     call.options, call.complaints = given
     return call
+
+
+def make_call(
+    verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None
+) -> Call:
+    """Make a call from a valid state. HookError `bad_state` says that createRuntime has no pid."""
+    if name_stage(verb, state.status) == "poststop":
+        return new_call("poststop", given, state.id, state.bundle)
+    if not state.pid:
+        problem = "the state of a container that is being created has no pid"
+        raise HookError(Reason.BAD_STATE, "bad state", problem=problem)
+    # Without `create`: if that cannot be read, the record has what reconcile tries again by.
+    container = read_container(state.id, state.pid, state.bundle, annotations)
+    container.history_file = given[0].history
+    return new_call("createRuntime", given, state.id, state.bundle, container)
+
+
+def name_stage(verb: str, status: object) -> str:
+    """Return the stage of a verb; of `hook` the container's status decides."""
+    if verb != "hook":
+        return verb
+    return "poststop" if status == "stopped" else "createRuntime"
 
 
 # --- What the machine says of a container

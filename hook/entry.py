@@ -7,8 +7,7 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 from __future__ import annotations
 
 from hook import formats, identity, resctrl, system
-from hook.context import concerns, new_call, new_context, read_container
-from hook.errors import HookError, Reason
+from hook.context import concerns, make_call, new_context
 from hook.models import Failure, Options, State
 from hook.store import RunDir
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.context import Call, Context
+    from hook.errors import HookError
     from hook.store import ModelT
 
 STDIN_LIMIT = 4 << 20
@@ -55,65 +55,21 @@ def run_stage(verb: str, words: list[str]) -> int:
                 call = make_call(verb, given, state, state.annotations or {})
         except BaseException as caught:  # noqa: BLE001  as above
             error = caught
+        problem: HookError | None = None
         if call is None:
-            return _serve_odd_state(verb, given, text, error)
-        return serve_call(call)
+            from hook import odd_state
+
+            limits = STDIN_LIMIT, STDIN_PATIENCE
+            call, problem, error = odd_state.make_call(verb, given, text, error, limits)
+            if error is not None:
+                from hook import report
+
+                return report.report_failure(call, None, error, [])
+        return serve_call(call, problem)
     except BaseException as caught:  # noqa: BLE001  as above
         from hook import report
 
         return report.report_escaped(caught, verb, words, parse)
-
-
-def make_call(
-    verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None
-) -> Call:
-    """Make a call from a valid state. HookError `bad_state` says that createRuntime has no pid."""
-    if name_stage(verb, state.status) == "poststop":
-        return new_call("poststop", given, state.id, state.bundle)
-    if not state.pid:
-        problem = "the state of a container that is being created has no pid"
-        raise HookError(Reason.BAD_STATE, "bad state", problem=problem)
-    # Without `create`: if that cannot be read, the record has what reconcile tries again by.
-    container = read_container(state.id, state.pid, state.bundle, annotations)
-    container.history_file = given[0].history
-    return new_call("createRuntime", given, state.id, state.bundle, container)
-
-
-def name_stage(verb: str, status: object) -> str:
-    """Return the stage of a verb; of `hook` the container's status decides."""
-    if verb != "hook":
-        return verb
-    return "poststop" if status == "stopped" else "createRuntime"
-
-
-def _serve_odd_state(
-    verb: str, given: tuple[Options, list[str]], text: bytes, error: BaseException | None
-) -> int:
-    """Serve a call whose state is larger than STDIN_LIMIT by its beginning, or report it.
-
-    Returns the exit status.
-
-    `text` is the beginning of stdin. `error` says why the state is invalid; without one,
-    `text` is not all of it.
-    """
-    from hook import odd_state, report
-
-    is_large = error is None and len(text) == STDIN_LIMIT
-    odd = odd_state.OddState(text, is_large=is_large)
-    stage = name_stage(verb, odd.status) if odd.status is not None else verb
-    if is_large and odd.state is not None:
-        annotations: dict[str, str] | None = None
-        problem: HookError | None = None
-        if stage == "createRuntime":
-            annotations, problem = odd_state.find_annotations(odd.state, STDIN_LIMIT)
-        try:
-            call = make_call(verb, given, odd.state, annotations)
-        except (HookError, ValueError) as caught:
-            error = caught
-        else:
-            return serve_call(call, problem)
-    failure = odd.explain(error, STDIN_PATIENCE, STDIN_LIMIT)
-    return report.report_failure(new_call(stage, given, odd.name, odd.bundle), None, failure, [])
 
 
 def serve_call(call: Call, problem: HookError | None = None) -> int:

@@ -11,6 +11,11 @@ from hook.errors import UNNAMED, HookError, Reason
 from hook.models import State
 from hook.words import explain_exception
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.context import Call
+    from hook.models import Options
+
 _WHITE = frozenset(" \t\n\r")
 
 
@@ -69,6 +74,37 @@ class OddState:
         return HookError(
             Reason.BAD_STATE, "bad state", problem=f"no container state on stdin: {why}{cut}"
         )
+
+
+def make_call(
+    verb: str,
+    given: tuple[Options, list[str]],
+    text: bytes,
+    error: BaseException | None,
+    limits: tuple[int, float],
+) -> tuple[Call, HookError | None, BaseException | None]:
+    """Make a call whose state is too large by its beginning.
+
+    Returns the call, a defect of the state to report after the act, and why there can be no act.
+
+    `text` is the beginning of stdin, `limits` are its bytes and seconds. `error` says why the state
+    is invalid; without one, `text` is not all of it.
+    """
+    limit, patience = limits
+    is_large = error is None and len(text) == limit
+    odd = OddState(text, is_large=is_large)
+    stage = context.name_stage(verb, odd.status) if odd.status is not None else verb
+    if is_large and odd.state is not None:
+        annotations: dict[str, str] | None = None
+        problem: HookError | None = None
+        if stage == "createRuntime":
+            annotations, problem = find_annotations(odd.state, limit)
+        try:
+            return context.make_call(verb, given, odd.state, annotations), problem, None
+        except (HookError, ValueError) as caught:
+            error = caught
+    call = context.new_call(stage, given, odd.name, odd.bundle)
+    return call, None, odd.explain(error, patience, limit)
 
 
 def read_head(text: str) -> dict[str, object]:

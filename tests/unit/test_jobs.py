@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hook import context as contexts
 from hook import ending, entry, jobs, refusals, report, system
 from hook.context import read_container
 from hook.create import create_runtime
@@ -638,7 +639,7 @@ def adopt_it(node: Node, state: dict[str, Any]) -> None:
 
 
 def call_hook_again(node: Node, state: dict[str, Any]) -> None:
-    call = entry.make_call(
+    call = contexts.make_call(
         "createRuntime", (node.options(), []), State.model_validate(state), state["annotations"]
     )
     entry.serve_call(call)
