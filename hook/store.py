@@ -42,8 +42,6 @@ PLACES = {KeyState: "groups", Index: "members", Failure: "unmonitored"}
 
 Those of hook/node/models.py are in the run directory itself.
 """
-# Made in this order: if `locks` exists, all do.
-PARTS = ("groups", "members", "unmonitored", "runs", "locks")
 LIMIT = 16 << 20
 
 
@@ -154,24 +152,17 @@ class RunDir(Reader):
             try:
                 super().__init__(path)
             except FileNotFoundError:
-                from hook import rare
+                from hook import damage, rare
 
                 rare.ensure_directory(path, 0o755)
                 super().__init__(path)
-                self.make_parts()
+                damage.make_parts(self.descriptor)
         except OSError as error:
             raise as_hook_error("cannot create or open the run directory", error) from error
 
     def complain(self, problem: str, error: HookError | OSError) -> None:
         """Add a failure that stops nothing to `complaints`."""
         self.complaints.append(as_hook_error(problem, error))
-
-    def make_parts(self) -> None:
-        """Make its missing directories."""
-        from hook import rare
-
-        for part in PARTS:
-            rare.ensure_directory(part, 0o700, self.descriptor)
 
     def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
         """Replace a record atomically: a reader, also after a crash,
@@ -185,14 +176,10 @@ class RunDir(Reader):
         try:
             self._replace(path, temporary, record)
         except OSError as error:
-            self._make_way(path, error)
+            from hook import damage
+
+            damage.make_way(self, path, error)
             self._replace(path, temporary, record)
-
-    def _make_way(self, path: str, error: OSError) -> None:
-        """Remove the obstacle to a write, for another try. Raises the error if no try can help."""
-        from hook import damage
-
-        damage.make_way(self, path, error)
 
     def _replace(self, path: str, temporary: str, record: Model) -> None:
         try:
@@ -220,10 +207,16 @@ class RunDir(Reader):
             try:
                 descriptor = system.open_lock(path, self.descriptor)
             except OSError as error:
-                self._make_way(path, error)
+                from hook import damage
+
+                damage.make_way(self, path, error)
                 descriptor = system.open_lock(path, self.descriptor)
             try:
-                is_ours = system.try_flock(descriptor) or _wait_for(descriptor, deadline)
+                is_ours = system.try_flock(descriptor)
+                if not is_ours:
+                    from hook import rare
+
+                    is_ours = rare.wait_for_flock(descriptor, deadline)
                 if is_ours and system.count_links(descriptor) > 0:
                     return LockedKey(self, key, descriptor)
             except BaseException:
@@ -325,9 +318,3 @@ class LockedKey:
 def file_of(model: type[Model], name: str) -> str:
     """The path of a record in the run directory."""
     return f"{PLACES.get(model, '.')}/{name}.json"
-
-
-def _wait_for(descriptor: int, deadline: float) -> bool:
-    from hook import rare
-
-    return rare.wait_for_flock(descriptor, deadline)

@@ -17,12 +17,12 @@ from stat import S_ISREG
 from typing import Any, TypeVar
 
 from hook import names, rare, system
-from hook.damage import ASIDE
+from hook.damage import ASIDE, PARTS
 from hook.errors import UNNAMED, as_hook_error
 from hook.line import count_owed
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import ReconcileRecord, Unhooked, UnhookedContainer
-from hook.store import PARTS, Reader, RunDir, file_of
+from hook.store import Reader, RunDir, file_of
 from hook.validation import replace
 from hook.words import explain_exception, who
 

@@ -393,7 +393,9 @@ def _open_node(options: Options) -> Context:
     processes.check_namespaces()
     context = new_context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     try:
-        context.run.make_parts()  # hooks make them with the run directory and need them
+        damage.make_parts(
+            context.run.descriptor
+        )  # hooks make them with the run directory and need them
     except OSError as error:
         raise as_hook_error(
             "cannot create the missing parts of the run directory", error

@@ -33,7 +33,7 @@ def _skip_second_look(what: str, verb: str, scenario: str) -> BrokenRule:
     )
 
 
-_TAKES_LOCK = "system.try_flock(descriptor) or _wait_for(descriptor, deadline)"
+_TAKES_LOCK = "system.try_flock(descriptor)\n"
 _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)\n"
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
 _MAKES_GROUP = "    is_made = context.resctrl.make(path)\n"
@@ -54,7 +54,7 @@ MUTANTS = {
             _GIVES_LOCK_BACK: "        finally:\n            pass\n",
         },
     ),
-    "M3": BrokenRule("the lock is not taken", "| c1 | c2", {_TAKES_LOCK: "True"}),
+    "M3": BrokenRule("the lock is not taken", "| c1 | c2", {_TAKES_LOCK: "True\n"}),
     "M4": _skip_second_look("a member is dead", "drop", "c1 d1 | c1 | r"),
     "M5": _skip_second_look("a key has members", "end", "linger=60; c1 p1 t100 | c2 | r"),
     "M6": BrokenRule(

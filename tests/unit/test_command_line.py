@@ -19,12 +19,12 @@ from hook.cli import command_line, verbs
 from hook.cli import command_line as cli
 from hook.cli.options import ARGUMENTS, Row, make_row
 from hook.cli.verbs import ALL, HOOK, JOB, PLACES, SHARED, VERBS, Request, Usage
+from hook.damage import PARTS
 from hook.errors import Reason
 from hook.models import Options
 from hook.node import command
 from hook.node.paths import Places
 from hook.show import history
-from hook.store import PARTS
 from pyz.completions import TIMES, make_completions
 from tests.support import house
 from tests.unit import lines

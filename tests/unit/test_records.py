@@ -28,7 +28,7 @@ def test_version_of_no_keys_and_of_a_commit_of_this_moment_is_none(node: Node) -
 
 
 def test_what_people_read_with_can_neither_write_nor_lock() -> None:
-    assert {"write", "remove", "lock", "_make_way"} & {*dir(records.Records)} == set()
+    assert {"write", "remove", "lock"} & {*dir(records.Records)} == set()
 
 
 @pytest.mark.parametrize("name", ["groups/.c1.tmp", "members/.c1.tmp"])
