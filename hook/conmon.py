@@ -102,7 +102,7 @@ def _read_name(container: str) -> str | None:
     try:
         conmon = _find_grandparent()
         for kind in ("pid", "mnt", "user"):
-            if system.link_target(f"/proc/{conmon}/ns/{kind}") != system.link_target(
+            if rare.link_target(f"/proc/{conmon}/ns/{kind}") != rare.link_target(
                 f"/proc/self/ns/{kind}"
             ):
                 return None
@@ -116,7 +116,7 @@ def _read_name(container: str) -> str | None:
 
 def _find_grandparent() -> int:
     """The pid of our parent's parent; 0, which no process has: our parent has ended."""
-    fields = system.stat_fields(system.parent_id())
+    fields = rare.stat_fields(system.parent_id())
     return int(fields[1]) if fields is not None else 0
 
 

@@ -195,8 +195,11 @@ class Resctrl:
             return True
         if tasks is None:
             return False
-        lives = any(system.is_dead(task) is not True for task in tasks)
-        return lives or not system.in_host_namespaces()
+        if any(system.is_dead(task) is not True for task in tasks):
+            return True
+        from hook import rare
+
+        return not rare.in_host_namespaces()
 
 
 def _read_domain(path: str, events: list[str] | None, *, is_quick: bool) -> dict[str, str]:
@@ -230,6 +233,6 @@ def _is_other(pid: int, born: int | None) -> bool:
     """Whether a process with this number is known to have started at another time."""
     return (
         born is not None
-        and (fields := system.stat_fields(pid)) is not None
+        and (fields := system.try_call(system.read_stat, pid)) is not None
         and int(fields[19]) != born
     )

@@ -25,7 +25,7 @@ so that no other user can plant a link below it. `records` reads it without lock
 
 from __future__ import annotations
 
-from hook import formats, names, system
+from hook import formats, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Failure, Index, KeyState
 
@@ -95,30 +95,6 @@ class Reader:
             return self.read(model, name)
         except (OSError, ValueError):
             return None
-
-    def list_names(self, model: type[Model]) -> list[str]:
-        """List the keys, or containers, that have a record of a model.
-
-        Skips files whose names are no IDs.
-        """
-        stems = [
-            name[: -len(".json")]
-            for name in self.list_part(PLACES[model])
-            if name.endswith(".json")
-        ]
-        return [stem for stem in stems if names.is_container_id(stem)]
-
-    def list_part(self, part: str) -> list[str]:
-        """List the names in one of its directories; none if it does not exist."""
-        try:
-            return system.list_directory(part, self.descriptor)
-        except FileNotFoundError:
-            return []
-
-    def list_states(self) -> list[KeyState]:
-        """Read all states that are readable. The cost grows with the node."""
-        states = [self.glance(KeyState, key) for key in self.list_names(KeyState)]
-        return [state for state in states if state is not None]
 
     def read_index(self, container: str) -> str | None:
         """Read a container's key from its index, or return None if there is none.

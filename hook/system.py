@@ -28,15 +28,6 @@ READ_SIZE = 1 << 16
 EPERM, ENOENT, ESRCH, ENXIO, EACCES, EBUSY, ENODEV, EISDIR, EINVAL = 1, 2, 3, 6, 13, 16, 19, 21, 22
 ENOTDIR, EFBIG, ENOSPC, EROFS, ELOOP = 20, 27, 28, 30, 40
 FILE_TYPE, REGULAR, _DIRECTORY, _PIPE = 0o170000, 0o100000, 0o040000, 0o010000  # inode(7)
-NOT_HOST_NAMESPACES = (
-    "this is not the host's pid and time namespace: which processes are dead and which groups "
-    "empty is unknown here"
-)
-NAMESPACES_HINT = (
-    "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
-)
-_HOST_PID_NAMESPACE, _HOST_TIME_NAMESPACE = "pid:[4026531836]", "time:[4026531834]"
-_CGROUPS = "/sys/fs/cgroup"
 TICKS = 100  # of /proc, a second: USER_HZ, the same on each kernel that has resctrl
 _HOST_UID_MAP = ["0", "0", "4294967295"]
 
@@ -291,11 +282,6 @@ def change_time(path: str) -> int:
     return posix.stat(encoded(path), follow_symlinks=False).st_ctime_ns
 
 
-def link_target(path: str) -> str:
-    """The target of a symbolic link, which need not exist."""
-    return posix.readlink(encoded(path)).decode("utf-8", "surrogateescape")
-
-
 def owner_and_mode(descriptor: int) -> tuple[int, int]:
     """The user ID of an open file's owner, and its mode."""
     status = posix.fstat(descriptor)
@@ -376,40 +362,11 @@ def in_user_namespace() -> bool:
     return text is not None and text.split() != _HOST_UID_MAP
 
 
-def in_host_namespaces() -> bool:
-    """Whether every process of the machine has its pid and start time here;
-    False where /proc cannot tell.
-
-    In any other pid namespace a process outside of it has no pid: it looks dead, and the kernel
-    leaves it out of `tasks`. In any other time namespace all start times and CLOCK_BOOTTIME are
-    shifted (time_namespaces(7)): a member looks like another process. So nothing there may judge
-    members dead or groups empty. Source: PROC_PID_INIT_INO, PROC_TIME_INIT_INO in
-    include/linux/proc_ns.h.
-    """
-    if try_call(link_target, "/proc/self/ns/pid") != _HOST_PID_NAMESPACE:
-        return False
-    try:
-        return link_target("/proc/self/ns/time") == _HOST_TIME_NAMESPACE
-    except FileNotFoundError:  # a kernel without time namespaces
-        return True
-    except OSError:
-        return False
-
-
-def _stat_fields(pid: int | str) -> list[str]:
+def read_stat(pid: int | str) -> list[str]:
     """The fields of /proc/PID/stat from the third on; the second, the name,
     may hold spaces and parentheses.
     """
     return read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
-
-
-def stat_fields(pid: int | str) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the third (state) on,
-    or None without such a process or such a /proc.
-
-    `pid` is a process, or PID/task/TID for a single thread.
-    """
-    return try_call(_stat_fields, pid)
 
 
 def starttime(pid: int) -> int | None:
@@ -421,7 +378,7 @@ def starttime(pid: int) -> int | None:
     proc_pid_stat(5), field 22.
     """
     try:
-        return int(_stat_fields(pid)[19])
+        return int(read_stat(pid)[19])
     except (FileNotFoundError, ProcessLookupError):
         # Else /proc shows no process at all, and an absent pid means nothing.
         if is_directory("/proc/1"):
@@ -437,7 +394,7 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
     left its threads running is a zombie as well (state Z or X, field 3; num_threads, field 20).
     """
     try:
-        fields = _stat_fields(pid)
+        fields = read_stat(pid)
         reused = born is not None and int(fields[19]) != born
         return reused or is_over(fields)
     except (FileNotFoundError, ProcessLookupError):
@@ -477,18 +434,3 @@ def cgroups(pid: int) -> list[str]:
     text = try_call(read_file, f"/proc/{pid}/cgroup") or ""
     # A cgroup's name may have blanks.
     return [line.partition(":")[2] for line in text.split("\n") if line]
-
-
-def cgroup_directory(cgroup: str) -> str | None:
-    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone,
-    or its hierarchy is mounted elsewhere.
-
-    Raises OSError if that cannot be found out.
-    """
-    controllers, _, path = cgroup.partition(":")
-    if not path.startswith("/") or ".." in path.split("/"):
-        return None
-    name = controllers.partition("name=")[2] or controllers
-    places = (name, name.partition(",")[0]) if name else ("", "unified")
-    directories = (f"{_CGROUPS}/{place}{path}".replace("//", "/") for place in places)
-    return next((path for path in directories if find_directory(path)), None)

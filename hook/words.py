@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 
-from hook import names, system
+from hook import names, rare, system
 from hook.errors import WRONG_CTRL_GROUP, as_hook_error
 
 _DENIED_HINTS = {
@@ -167,7 +167,7 @@ PROBLEMS = {
         "the run directory {path} cannot be used: {obstacle} is {what}, not a directory"
     ),
     "no process": "the container's process {pid} is gone",
-    "not host namespaces": f"no RMID is reclaimed: {system.NOT_HOST_NAMESPACES}",
+    "not host namespaces": f"no RMID is reclaimed: {rare.NOT_HOST_NAMESPACES}",
     "not mounted": "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
     "not rebuilt": "the record of key {key} is not rebuilt yet",
     "not root's": (
@@ -262,7 +262,7 @@ def _describe_obstacle(path: str, **_facts: object) -> dict[str, str]:
     obstacle, what = path.rstrip("/"), "a file"
     while obstacle.count("/") > 1:
         try:
-            what = f"a link to {printable(system.link_target(obstacle))}"
+            what = f"a link to {printable(rare.link_target(obstacle))}"
         except NotADirectoryError:
             obstacle = obstacle.rpartition("/")[0]
             continue

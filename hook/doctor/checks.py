@@ -182,8 +182,8 @@ def _check_root(_site: Site) -> Found:
     if system.user_id() != 0 or system.in_user_namespace():
         what = "not running as root, or only inside a user namespace (rootless)"
         yield FAILURE, what, "run it as root on the host: rootless containers cannot be monitored"
-    if not system.in_host_namespaces():
-        yield FAILURE, system.NOT_HOST_NAMESPACES, system.NAMESPACES_HINT
+    if not rare.in_host_namespaces():
+        yield FAILURE, rare.NOT_HOST_NAMESPACES, rare.NAMESPACES_HINT
 
 
 # --- resctrl, and what the CPU counts: not every one counts memory traffic, and some have fewer

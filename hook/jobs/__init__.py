@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from hook import identity, names, report, system, unmonitored
+from hook import identity, inventory, names, rare, report, system, unmonitored
 from hook.context import new_context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
@@ -161,7 +161,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
-    for process in context.run.list_names(Failure):
+    for process in inventory.list_records(context.run, Failure):
         parsed, failure = processes.parse_job_process(process), context.run.glance(Failure, process)
         is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
         if (
@@ -347,7 +347,7 @@ def refuse_service(pids: Collection[int]) -> None:
     """
     ancestor = os.getppid()
     while ancestor > 1 and ancestor not in pids:
-        fields = system.stat_fields(ancestor)
+        fields = rare.stat_fields(ancestor)
         ancestor = int(fields[1]) if fields is not None else 0
     for place in system.cgroups(ancestor) if ancestor > 1 else ():
         reading = (
@@ -400,7 +400,7 @@ def _find(pid: int, history: str, labels: dict[str, str] | None) -> Container:
     """
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
-    fields = system.stat_fields(pid)
+    fields = rare.stat_fields(pid)
     if fields is None:
         raise HookError(Reason.TASK_GONE, f"there is no process {pid}")
     if system.is_over(fields):

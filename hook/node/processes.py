@@ -196,7 +196,7 @@ class Processes:
         """Whether a task started after this look,
         which therefore cannot say which container's it is.
         """
-        fields = system.stat_fields(tid)
+        fields = rare.stat_fields(tid)
         return fields is not None and int(fields[19]) > (self.boottime * system.TICKS) - 1
 
     def sum_cpu_time(self, pid: int, inside: Collection[int]) -> float:
@@ -208,7 +208,7 @@ class Processes:
         family = [pid]
         for parent in family:  # it grows
             family += self._children.get(parent, ())
-        shown = (system.stat_fields(each) for each in {*family} - {*inside})
+        shown = (rare.stat_fields(each) for each in {*family} - {*inside})
         return (
             sum(int(ticks) for fields in shown if fields is not None for ticks in fields[11:15])
             / system.TICKS
@@ -304,7 +304,7 @@ def cpu_seconds(tid: int) -> float:
     """Return the CPU time of a thread, user and system, or 0 if it is gone:
     proc_pid_stat(5), fields 14 and 15.
     """
-    fields = system.stat_fields(f"{tid}/task/{tid}")
+    fields = rare.stat_fields(f"{tid}/task/{tid}")
     return (int(fields[11]) + int(fields[12])) / system.TICKS if fields is not None else 0.0
 
 
@@ -318,8 +318,8 @@ def check_namespaces() -> None:
             "/proc is not mounted: no process can be looked at",
             hint="mount -t proc proc /proc",
         )
-    if not system.in_host_namespaces():
-        raise HookError(Reason.DENIED, system.NOT_HOST_NAMESPACES, hint=system.NAMESPACES_HINT)
+    if not rare.in_host_namespaces():
+        raise HookError(Reason.DENIED, rare.NOT_HOST_NAMESPACES, hint=rare.NAMESPACES_HINT)
     if any("/../" in place + "/" for place in system.cgroups(1)):  # cgroup_namespaces(7)
         problem = (
             "running in a private cgroup namespace, where processes cannot be matched to containers"
@@ -378,7 +378,7 @@ def _list_relatives(pids: Iterable[int]) -> set[int] | None:
             family += {*map(int, text.split())} - related
             related.update(family)
     for pid in ancestors:  # as well
-        fields = system.stat_fields(pid)
+        fields = rare.stat_fields(pid)
         if fields is not None and (parent := int(fields[1])) not in (0, *ancestors):
             ancestors.append(parent)
     return related.union(ancestors)
@@ -481,7 +481,7 @@ class Reading(NamedTuple):
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
     """Read the threads in a cgroup and in those below it.
 
-    Return None if system.cgroup_directory does not find it.
+    Return None if rare.cgroup_directory does not find it.
 
     What is another container's below it is left out: by a runtime's mark, or as `is_other` tells. A
     cgroup that vanishes during the reading may have moved its threads to one that was read before.
@@ -490,7 +490,7 @@ def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None
     reading = None
     for _ in range(_READINGS):
         try:
-            top = system.cgroup_directory(cgroup)
+            top = rare.cgroup_directory(cgroup)
         except OSError:
             return Reading(set(), 1)
         if top is None:

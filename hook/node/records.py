@@ -19,10 +19,11 @@ from typing import Any, TypeVar
 from hook import names, rare, system
 from hook.damage import ASIDE, PARTS
 from hook.errors import UNNAMED, as_hook_error
+from hook.inventory import list_part, list_records, pick_ids
 from hook.line import count_owed
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import ReconcileRecord, Unhooked, UnhookedContainer
-from hook.store import Reader, RunDir, file_of
+from hook.store import PLACES, Reader, RunDir, file_of
 from hook.validation import replace
 from hook.words import explain_exception, who
 
@@ -76,11 +77,15 @@ class Records(Reader):
             system.close(self.descriptor)
 
     def list_part(self, part: str) -> list[str]:
-        """List a directory as Reader.list_part does, also without a run directory.
+        """List a directory as inventory.list_part does, also without a run directory.
 
         Raises HookError `io`.
         """
         return _list(self, part) if self.descriptor >= 0 else []
+
+    def list_names(self, model: type[Model]) -> list[str]:
+        """List the keys, or containers, that have a record of a model. Raises HookError `io`."""
+        return pick_ids(self.list_part(PLACES[model]), "", ".json")
 
     def is_full(self) -> bool:
         """Whether its file system has next to no room,
@@ -134,7 +139,7 @@ def locate_state(run: Reader, key: str) -> str:
 
 def _list(run: Reader, part: str) -> list[str]:
     try:
-        return Reader.list_part(run, part)
+        return list_part(run, part)
     except OSError as error:
         raise as_hook_error(f"{run.path}/{part} cannot be read", error) from error
 
@@ -242,7 +247,7 @@ def list_versions(run: Reader) -> dict[str, Version]:
     A record that is read later has this version, or a later one. Raises OSError.
     """
     versions = {}
-    for key in run.list_names(KeyState):
+    for key in list_records(run, KeyState):
         with suppress(FileNotFoundError):
             status = os.stat(file_of(KeyState, key), dir_fd=run.descriptor, follow_symlinks=False)
             versions[key] = status.st_ino, status.st_mtime_ns
@@ -271,9 +276,11 @@ class Contents:
 def read_contents(run: Reader) -> Contents:
     """Read all records, and list the files that should not stay. Raises HookError `io`, OSError."""
     groups = _list(run, "groups")
-    records = {key: read_state(run, key) for key in _cut(groups, "", ".json")}
+    records = {key: read_state(run, key) for key in pick_ids(groups, "", ".json")}
     failures, members = _list(run, "unmonitored"), _list(run, "members")
-    index = {container: run.glance(Index, container) for container in _cut(members, "", ".json")}
+    index = {
+        container: run.glance(Index, container) for container in pick_ids(members, "", ".json")
+    }
     states = {key: state for key, state in records.items() if isinstance(state, KeyState)}
     unreadable = {key for key, state in records.items() if isinstance(state, Broken)}
     asides: dict[str, list[str]] = {}
@@ -287,25 +294,15 @@ def read_contents(run: Reader) -> Contents:
             and _is_old(run, f"groups/{name}", _KEPT)
         ):
             asides.setdefault(key, []).append(f"groups/{name}")
-    half_written = {*_cut(groups, ".", ".tmp"), *_cut(members, ".", ".tmp")}
+    half_written = {*pick_ids(groups, ".", ".tmp"), *pick_ids(members, ".", ".tmp")}
     locks = {*_list(run, "locks")} - {
         key for key, state in states.items() if state.completed_at is None
     }
     leftovers = half_written | {name for name in locks if names.is_container_id(name)}
-    half_failures = _cut(failures, ".", ".tmp")
+    half_failures = pick_ids(failures, ".", ".tmp")
     return Contents(
-        states, unreadable, index, _cut(failures, "", ".json"), half_failures, asides, leftovers
+        states, unreadable, index, pick_ids(failures, "", ".json"), half_failures, asides, leftovers
     )
-
-
-def _cut(files: list[str], start: str, end: str) -> list[str]:
-    """Return the IDs between this start and this end of the files' names."""
-    stems = (
-        file[len(start) : -len(end)]
-        for file in files
-        if file.startswith(start) and file.endswith(end)
-    )
-    return [stem for stem in stems if names.is_container_id(stem)]
 
 
 def has_leftovers(run: Reader, state: KeyState) -> bool:
@@ -388,7 +385,7 @@ def remove_all(run: RunDir) -> None:
     names = system.list_directory(".", run.descriptor)
     if names and "locks" not in names:  # --run-dir names a directory of others
         return
-    for name in run.list_part("groups"):
+    for name in list_part(run, "groups"):
         # Half-written, by a hook that was killed; one that is writing it tries again.
         if name.startswith("."):
             system.unlink(f"groups/{name}", run.descriptor)
@@ -397,7 +394,7 @@ def remove_all(run: RunDir) -> None:
     ours = {*PARTS, "mon_groups", "mon_data", "building"}
     # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
     for name in sorted({*names} - {"groups"}, key="locks".__eq__):
-        for key in run.list_part("locks") if name == "locks" else ():
+        for key in list_part(run, "locks") if name == "locks" else ():
             # A hook that holds it may be about to make its group.
             with run.lock(key, system.monotonic() + _PATIENCE):
                 pass

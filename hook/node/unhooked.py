@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hook import conmon, context, formats, identity, names, rare, system
+from hook import conmon, context, formats, identity, inventory, names, rare, system
 from hook.models import Annotations, Config, Failure, Index, Options, State
 from hook.node import engines, files, hooksd
 from hook.node.models import Unhooked, UnhookedContainer
@@ -81,7 +81,9 @@ class Candidates:
         run, cgroups = self._context.run, self._processes.cgroups
         marked = {container for place in cgroups for _, container in identity.find_marked(place)}
         named = marked.union(filter(None, map(find_container, cgroups)))
-        return named.difference(run.list_names(Index), run.list_names(Failure))
+        return named.difference(
+            inventory.list_records(run, Index), inventory.list_records(run, Failure)
+        )
 
     @cached_property
     def _rules(self) -> tuple[list[Options], str]:
@@ -125,7 +127,9 @@ class Candidates:
                 return None
             # A container that came and went between two looks, as a Job's, has left its key's
             # record.
-            left = [key for key in run.list_states() if key.kind == "pod" and not key.members]
+            left = [
+                key for key in inventory.list_states(run) if key.kind == "pod" and not key.members
+            ]
             last_hooked = max(
                 [self._former.last_hooked, *(key.created_boottime or 0.0 for key in left)]
             )
@@ -158,7 +162,11 @@ class Candidates:
         unhooked, unchecked = self._judge_new(new, others, sandboxes) if new else ({}, 0)
         # Read the records again: --adopt, or a hook that was running at the first read, has written
         # some by now.
-        recorded = {*run.list_names(Index), *run.list_names(Failure)} if unhooked else set()
+        recorded = (
+            {*inventory.list_records(run, Index), *inventory.list_records(run, Failure)}
+            if unhooked
+            else set()
+        )
         containers = {
             **known,
             **{container: pod for container, pod in unhooked.items() if container not in recorded},

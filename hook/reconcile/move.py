@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hook import system
+from hook import inventory, rare, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.key import settle
 from hook.models import Member
@@ -178,7 +178,7 @@ class Mover:
         group = self.member.group
         if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
             return True
-        before = system.stat_fields(f"{tid}/task/{tid}")
+        before = rare.stat_fields(f"{tid}/task/{tid}")
         if not self._is_ours(tid):
             return False
         try:
@@ -189,7 +189,7 @@ class Mover:
             if error.reason != Reason.TASK_GONE:
                 raise
             return False
-        after = system.stat_fields(f"{tid}/task/{tid}")
+        after = rare.stat_fields(f"{tid}/task/{tid}")
         if after is not None and (before is None or before[19] != after[19]):
             if not self._is_ours(tid):  # the next run brings it into the group of its own container
                 with suppress(HookError):
@@ -233,7 +233,7 @@ def _is_frozen(pid: int) -> bool:
     by the freezer of cgroup v1 its threads wait in the kernel (D).
     """
     names = (name for name in system.cgroups(pid) if name.startswith("freezer:"))
-    places = filter(None, (system.try_call(system.cgroup_directory, name) for name in names))
+    places = filter(None, (system.try_call(rare.cgroup_directory, name) for name in names))
     texts = (
         system.try_call(files.read_text, f"{place}/freezer.state", files.CONFIGURATION)
         for place in places
@@ -269,7 +269,7 @@ INSIDE, OUTSIDE = "inside", "outside"
 def read_groups(context: Context) -> Groups:
     """Read the groups of the node as they are now."""
     kernel, prefix = context.resctrl, context.options.group_prefix
-    return Groups(kernel, prefix, lambda: records.list_recorded(context.run.list_states()))
+    return Groups(kernel, prefix, lambda: records.list_recorded(inventory.list_states(context.run)))
 
 
 def locate(groups: Groups, tid: int, path: str) -> str | None:

@@ -541,10 +541,10 @@ def end_all_keys(options: Options) -> Remains:
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
         problems = [
             problem
-            for key in run.list_names(KeyState)
+            for key in inventory.list_records(run, KeyState)
             if (problem := _end_key(context, key, deadline))
         ]
-        asides = [name for name in run.list_part("groups") if damage.ASIDE in name]
+        asides = [name for name in inventory.list_part(run, "groups") if damage.ASIDE in name]
         left = [f"{run.path}/groups/{name}: it cannot be read" for name in asides]
         has_records = bool(problems or left)
         lone = reclaim.find_orphans(context, inventory.list_mon_groups(options.resctrl_root))

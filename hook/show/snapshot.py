@@ -285,7 +285,7 @@ class Inventory:
     def __init__(self, options: Options, records: Records, *, has_uncharged: bool) -> None:
         kernel = Resctrl(options.resctrl_root)
         self.at = system.monotonic()
-        self.host_pids = system.in_host_namespaces()
+        self.host_pids = rare.in_host_namespaces()
         """Whether these are the host's namespaces; in others dead members cannot be recognized."""
         # The groups first: createRuntime records a member before it makes the group.
         ctrl_groups = (
@@ -425,7 +425,7 @@ def _read_key(
 
 
 def _is_alive(member: Member) -> bool | None:
-    is_dead = system.is_dead(member.pid, member.starttime) if system.in_host_namespaces() else None
+    is_dead = system.is_dead(member.pid, member.starttime) if rare.in_host_namespaces() else None
     return None if is_dead is None else not is_dead
 
 

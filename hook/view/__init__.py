@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 # A module that only failures need is imported at once, too:
 # an upgrade replaces the file that later imports would read.
-from hook import damage, formats, rare, report, system
+from hook import damage, formats, inventory, rare, report, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import KeyState, MonGroup, Options
 from hook.node import records
@@ -101,7 +101,10 @@ class View:
         if version is not None and version == self._seen and now < self._due:
             return None
         self._make_parts()
-        versions, views = records.list_versions(self._run), {*self._run.list_part(_PLACE)}
+        versions, views = (
+            records.list_versions(self._run),
+            {*inventory.list_part(self._run, _PLACE)},
+        )
         self._shown = {key: shown for key, shown in self._shown.items() if key in versions}
         outdated = [
             key

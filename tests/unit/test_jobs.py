@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hook import context as contexts
-from hook import ending, entry, jobs, refusals, report, system
+from hook import ending, entry, inventory, jobs, refusals, report, system
 from hook.context import read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
@@ -345,7 +345,9 @@ def refuse(node: Node) -> Callable[[], object]:
 
 def read_failures(node: Node) -> dict[str, Failure]:
     run_dir = node.context().run
-    failures = {name: run_dir.glance(Failure, name) for name in run_dir.list_names(Failure)}
+    failures = {
+        name: run_dir.glance(Failure, name) for name in inventory.list_records(run_dir, Failure)
+    }
     return {name: failure for name, failure in failures.items() if failure is not None}
 
 
@@ -807,7 +809,9 @@ def test_what_was_in_the_group_before_a_failed_call_stays_there_and_what_came_by
         assert expect_refusal(node, "a", 7, 8, 9).reason == Reason.TASK_GONE
     assert node.groups() == {"oci-a": {6, 7, 70, 71} & {*node.kernel.tasks, 71}}
     assert node.find_state("a") == before
-    assert not {"job-7-100", "job-7-200", "job-8-100"} & {*node.context().run.list_names(Index)}
+    assert not {"job-7-100", "job-7-200", "job-8-100"} & {
+        *inventory.list_records(node.context().run, Index)
+    }
 
 
 def test_failure_that_was_on_record_before_a_failed_call_stays(node: Node) -> None:

@@ -44,8 +44,8 @@ class Conmon:
         self.parents: list[str | None] = ["900"]
         self.read = list[str]()
         monkeypatch.setattr(system, "parent_id", lambda: 1000)
-        monkeypatch.setattr(system, "stat_fields", self._stat_fields)
-        monkeypatch.setattr(system, "link_target", self._link_target)
+        monkeypatch.setattr(rare, "stat_fields", self._stat_fields)
+        monkeypatch.setattr(rare, "link_target", self._link_target)
         monkeypatch.setattr(rare, "read_start", self._read_start)
 
     def _stat_fields(self, pid: int) -> list[str] | None:
