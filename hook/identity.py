@@ -138,7 +138,7 @@ def identify_pod(container: str, annotations: Annotations, places: list[str]) ->
     and that it gets none (`--cgroups=disabled`).
     """
     # Many hierarchies have the same path.
-    paths = dict.fromkeys(place.partition(":")[2] for place in places)
+    paths = dict.fromkeys([place.partition(":")[2] for place in places])
     cgroups = [
         (cgroup, container)
         for path in paths
@@ -154,7 +154,7 @@ def identify_pod(container: str, annotations: Annotations, places: list[str]) ->
     claims = _list_claims(runtime, annotations)
     uids = {claim.uid for claim in claims if claim.uid}
     if named is not None:
-        pod = next((claim for claim in claims[:1] if claim.uid == named), new_pod(named))
+        pod = claims[0] if claims and claims[0].uid == named else new_pod(named)
         wrong = uids - {named}
     else:
         pod = claims[0] if claims else new_pod()
@@ -164,7 +164,7 @@ def identify_pod(container: str, annotations: Annotations, places: list[str]) ->
         if wrong:
             pod.uid = None
     if wrong:
-        uids_named = ", ".join(repr(text[:80]) for text in sorted(wrong))
+        uids_named = ", ".join([repr(text[:80]) for text in sorted(wrong)])
         kind = "unclear pod" if named is None else "wrong pod"
         pod.problem = HookError(Reason.BAD_KEY, kind, uid=named, found=uids_named)
     pod.is_podmans = runtime == "libpod" if cgroups else annotations.manager == "libpod"

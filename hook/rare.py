@@ -78,9 +78,7 @@ def read_start(path: str, size: int) -> str:
 
     What is not UTF-8 is replaced.
     """
-    data = system.use(
-        path, system.posix.O_RDONLY, lambda descriptor: system.posix.read(descriptor, size)
-    )
+    data = system.use(path, system.posix.O_RDONLY, system.posix.read, size)
     return data.decode("utf-8", "replace")
 
 
@@ -100,7 +98,7 @@ def read_records(path: str, limit: int, dir_fd: int | None = None) -> str:
                 raise OSError(system.EFBIG, "File too large", path)
         return data
 
-    return system.use(path, system.posix.O_RDONLY, read, dir_fd).decode()
+    return system.use(path, system.posix.O_RDONLY, read, dir_fd=dir_fd).decode()
 
 
 def append_and_count(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
@@ -116,7 +114,10 @@ def append_and_count(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
 
     posix = system.posix
     return system.use(
-        path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK, write, dir_fd
+        path,
+        posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK,
+        write,
+        dir_fd=dir_fd,
     )
 
 
@@ -139,7 +140,9 @@ def remove_and_measure(path: str, dir_fd: int) -> int:
         return system.posix.fstat(descriptor).st_size
 
     try:
-        return system.use(path, system.posix.O_RDONLY | system.posix.O_NONBLOCK, remove, dir_fd)
+        return system.use(
+            path, system.posix.O_RDONLY | system.posix.O_NONBLOCK, remove, dir_fd=dir_fd
+        )
     except FileNotFoundError:
         return 0
 

@@ -134,7 +134,7 @@ class Resctrl:
                     # and with it the list.
                     read = _read_domain(f"{top}/{domain}", None, is_quick=is_quick)
                 known[resource] = [*read]
-                texts.update((f"{domain}/{event}", text) for event, text in read.items())
+                texts.update({f"{domain}/{event}": text for event, text in read.items()})
         except OSError as error:
             raise self._refusal("read", path, error) from error
         return texts

@@ -147,12 +147,19 @@ def _is_readable(descriptor: int, patience: float) -> bool:
 
 
 def use(
-    path: str, flags: int, use: Callable[[int], T], dir_fd: int | None = None, mode: int = 0o600
+    path: str,
+    flags: int,
+    call: Callable[..., T],
+    *arguments: object,
+    dir_fd: int | None = None,
+    mode: int = 0o600,
 ) -> T:
-    """Open a file, never through a link in its last component; use its descriptor, and close it."""
+    """Open a file, never through a link in its last component; call something with its descriptor
+    and these arguments, and close it.
+    """
     descriptor = posix.open(encoded(path), flags | posix.O_NOFOLLOW, mode, dir_fd=dir_fd)
     try:
-        return use(descriptor)
+        return call(descriptor, *arguments)
     finally:
         posix.close(descriptor)
 
@@ -168,26 +175,26 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str
     neither we nor the kernel wrote it.
     """
 
-    def read(descriptor: int) -> bytes:
-        data = b""
-        while True:
-            size = READ_SIZE + len(data)  # so that a large one is not copied too often
-            chunk = posix.read(descriptor, size)
-            data += chunk
-            if len(data) > limit:
-                raise OSError(EFBIG, "File too large", path)
-            if len(chunk) < size:
-                return data
+    flags = posix.O_RDONLY | posix.O_NONBLOCK
+    data = use(path, flags, _read_all, limit, path, dir_fd=dir_fd)
+    return data.decode("utf-8", "surrogateescape")
 
-    return use(path, posix.O_RDONLY | posix.O_NONBLOCK, read, dir_fd).decode(
-        "utf-8", "surrogateescape"
-    )
+
+def _read_all(descriptor: int, limit: int, path: str) -> bytes:
+    data = b""
+    while True:
+        size = READ_SIZE + len(data)  # so that a large one is not copied too often
+        chunk = posix.read(descriptor, size)
+        data += chunk
+        if len(data) > limit:
+            raise OSError(EFBIG, "File too large", path)
+        if len(chunk) < size:
+            return data
 
 
 def read_counter(path: str) -> str:
     """The text of a file of the kernel's that fits into one read, without its newline."""
-    text = use(path, posix.O_RDONLY, lambda descriptor: posix.read(descriptor, 4096))
-    return text.decode("ascii", "replace").rstrip("\n")
+    return use(path, posix.O_RDONLY, posix.read, 4096).decode("ascii", "replace").rstrip("\n")
 
 
 def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
@@ -195,7 +202,7 @@ def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
 
     A hook lists none that grows with the node.
     """
-    return sorted(use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd))
+    return sorted(use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd=dir_fd))
 
 
 def list_kernel_directory(path: str) -> list[str]:
@@ -210,7 +217,7 @@ def append(path: str, text: str, dir_fd: int) -> None:
     so that the appends of two processes never mix.
     """
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK
-    use(path, flags, lambda descriptor: posix.write(descriptor, text.encode("ascii")), dir_fd)
+    use(path, flags, posix.write, text.encode("ascii"), dir_fd=dir_fd)
 
 
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
@@ -221,19 +228,19 @@ def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600
     A character that has no UTF-8 is written as its escape: a damaged record may hold one.
     """
 
-    def write(descriptor: int) -> None:
-        data = text.encode("utf-8", "backslashreplace")
-        while data:
-            data = data[posix.write(descriptor, data) :]
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NONBLOCK
+    data = text.encode("utf-8", "backslashreplace")
+    use(path, flags, _write_all, data, dir_fd=dir_fd, mode=mode)
 
-    use(
-        path, posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NONBLOCK, write, dir_fd, mode
-    )
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[posix.write(descriptor, data) :]
 
 
 def write_once(path: str, text: str) -> None:
     """Write `text` to an existing file in one write(2), as the kernel's control files require."""
-    use(path, posix.O_WRONLY, lambda descriptor: posix.write(descriptor, text.encode("ascii")))
+    use(path, posix.O_WRONLY, posix.write, text.encode("ascii"))
 
 
 def open_directory(path: str, dir_fd: int | None = None) -> int:
