@@ -58,15 +58,3 @@ Reason = HookError
 
 Another one would take a start as long as to load forty functions.
 """
-
-
-def as_hook_error(problem: str, error: BaseException) -> HookError:
-    """Return a HookError as it is.
-
-    Of a system call that failed, make one with this problem; of a defect, one too.
-    """
-    if isinstance(error, HookError):
-        return error
-    if isinstance(error, OSError):
-        return HookError(Reason.IO, "system call", problem=problem, error=error)
-    return HookError(Reason.IO, "defect", error=error)

@@ -8,6 +8,7 @@ start (docs/performance.md).
 from __future__ import annotations
 
 from hook import formats, system
+from hook.errors import HookError, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,18 @@ _SOON = 0.01
 _SEEK_CUR = 1  # lseek(2)
 FAILURE_PATIENCE = 1.0
 """Seconds: the longest wait for the lock of a failure's record, that of a key by this ID."""
+
+
+def as_hook_error(problem: str, error: BaseException) -> HookError:
+    """Return a HookError as it is.
+
+    Of a system call that failed, make one with this problem; of a defect, one too.
+    """
+    if isinstance(error, HookError):
+        return error
+    if isinstance(error, OSError):
+        return HookError(Reason.IO, "system call", problem=problem, error=error)
+    return HookError(Reason.IO, "defect", error=error)
 
 
 def start_elsewhere(items: Sequence[T]) -> list[T]:

@@ -104,7 +104,9 @@ def undo(
         key.settle(context, locked, after, [] if is_member else [container.id])
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
-        context.run.complain("a failed start could not be undone", error)
+        context.run.complaints.append(
+            rare.as_hook_error("a failed start could not be undone", error)
+        )
 
 
 def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
@@ -117,7 +119,9 @@ def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
     try:
         remove_retired(context, locked, left=attempt.left)
     except (HookError, OSError) as error:
-        context.run.complain("could not clean up a mon_group created by a failed attempt", error)
+        context.run.complaints.append(
+            rare.as_hook_error("could not clean up a mon_group created by a failed attempt", error)
+        )
 
 
 # --- Keys that hold RMIDs for no live member
@@ -163,7 +167,7 @@ def reclaim(context: Context, skipped: str) -> bool:
                 break
             _end(context, state.key, waiting=True)
     except (HookError, OSError) as error:
-        context.run.complain("RMIDs could not be reclaimed", error)
+        context.run.complaints.append(rare.as_hook_error("RMIDs could not be reclaimed", error))
     return context.freed > before
 
 
@@ -233,7 +237,9 @@ def end_lingered(context: Context, locked: LockedKey) -> None:
     try:
         key.write_end(context, locked)
     except (HookError, OSError) as error:
-        context.run.complain("a key that has lingered long enough could not be ended", error)
+        context.run.complaints.append(
+            rare.as_hook_error("a key that has lingered long enough could not be ended", error)
+        )
 
 
 # --- Groups with our prefix that are on record of no key

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from hook import identity, names, rare, system
 from hook.context import new_context
-from hook.errors import UNNAMED, HookError, Reason, as_hook_error
+from hook.errors import UNNAMED, HookError, Reason
 from hook.models import Failure
+from hook.rare import as_hook_error
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from hook.validation import replace

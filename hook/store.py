@@ -26,7 +26,7 @@ so that no other user can plant a link below it. `records` reads it without lock
 from __future__ import annotations
 
 from hook import formats, system
-from hook.errors import HookError, Reason, as_hook_error
+from hook.errors import HookError, Reason
 from hook.models import Failure, Index, KeyState
 
 TYPE_CHECKING = False
@@ -134,11 +134,9 @@ class RunDir(Reader):
                 super().__init__(path)
                 damage.make_parts(self.descriptor)
         except OSError as error:
-            raise as_hook_error("cannot create or open the run directory", error) from error
+            from hook import rare
 
-    def complain(self, problem: str, error: HookError | OSError) -> None:
-        """Add a failure that stops nothing to `complaints`."""
-        self.complaints.append(as_hook_error(problem, error))
+            raise rare.as_hook_error("cannot create or open the run directory", error) from error
 
     def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
         """Replace a record atomically: a reader, also after a crash,

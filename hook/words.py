@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 
 from hook import names, rare, system
-from hook.errors import WRONG_CTRL_GROUP, as_hook_error
+from hook.errors import WRONG_CTRL_GROUP
+from hook.rare import as_hook_error
 
 _DENIED_HINTS = {
     errno.EROFS: "resctrl is mounted read-only",

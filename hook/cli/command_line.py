@@ -32,9 +32,9 @@ from hook.cli.verbs import (
     limit_time,
 )
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse
-from hook.errors import as_hook_error
 from hook.models import Options
 from hook.node import command, engines, hooksd
+from hook.rare import as_hook_error
 from hook.show import write
 from hook.words import explain
 

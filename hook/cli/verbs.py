@@ -20,10 +20,11 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hook import formats, life_turns, names, rare, report, show, system
-from hook.errors import HookError, Reason, as_hook_error
+from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import command, engines, files, paths, programs
 from hook.node.paths import Places
+from hook.rare import as_hook_error
 from hook.words import explain, format_count, who
 
 if TYPE_CHECKING:

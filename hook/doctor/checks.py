@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from hook import entry, inventory, rare, reclaim, resctrl, system
-from hook.errors import HookError, as_hook_error
+from hook.errors import HookError
 from hook.install.install import Program, Refused, try_program
 from hook.models import Options
 from hook.node import engines, files, hooksd, paths, processes, programs
 from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
+from hook.rare import as_hook_error
 from hook.reconcile.rotate import LARGEST
 from hook.show import name_all, name_first
 from hook.show.findings import FAILURE, OK, WARNING, Finding, list_findings

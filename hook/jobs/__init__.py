@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from hook import identity, inventory, names, rare, report, system, unmonitored
 from hook.context import new_context, read_container
 from hook.create import check_record, create_runtime
-from hook.errors import GONE, HookError, Reason, as_hook_error
+from hook.errors import GONE, HookError, Reason
 from hook.key import remove_members, settle
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import command, processes
 from hook.node.processes import Process, Processes
+from hook.rare import as_hook_error
 from hook.reconcile.act import (
     LONGEST_KEY,
     bring_in,
@@ -508,7 +509,7 @@ def _undo(
             elif ours:
                 remove_members(context, locked, ours)
     except (HookError, OSError) as error:  # reconcile drops them once they are dead
-        context.run.complain("a failed start could not be undone", error)
+        context.run.complaints.append(as_hook_error("a failed start could not be undone", error))
 
 
 def _take_out(

@@ -14,9 +14,10 @@ from functools import cache, cached_property
 from typing import NamedTuple
 
 from hook import identity, inventory, names, rare, resctrl, system
-from hook.errors import HookError, Reason, as_hook_error
+from hook.errors import HookError, Reason
 from hook.models import Config, Member
 from hook.names import ID_LENGTH, is_engine_id
+from hook.rare import as_hook_error
 from hook.words import printable
 
 # Read for one container: with a writable cgroup a container can make any number.

@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 
 from hook import names, rare, system
 from hook.damage import ASIDE, PARTS
-from hook.errors import UNNAMED, as_hook_error
+from hook.errors import UNNAMED
 from hook.inventory import list_part, list_records, pick_ids
 from hook.line import count_owed
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import ReconcileRecord, Unhooked, UnhookedContainer
+from hook.rare import as_hook_error
 from hook.store import PLACES, Reader, RunDir, file_of
 from hook.validation import replace
 from hook.words import explain_exception, who

@@ -31,12 +31,13 @@ from hook import (
     validation,
 )
 from hook.context import new_context
-from hook.errors import HookError, Reason, as_hook_error
+from hook.errors import HookError, Reason
 from hook.key import settle
 from hook.models import KeyState, Options, State
 from hook.node import naming, processes, records, sums, unhooked
 from hook.node.models import ReconcileRecord
 from hook.node.unhooked import ListStates
+from hook.rare import as_hook_error
 from hook.reconcile.act import carry_out, end_key, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import LateCpu, Mover, explain_outside, finish
@@ -575,7 +576,7 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
             if locked.state is None:
                 return None
     except (HookError, OSError) as error:
-        run.complain("cannot end it", error)
+        run.complaints.append(rare.as_hook_error("cannot end it", error))
     return f"key {key}: " + "; ".join(str(explain(error)) for error in run.complaints)
 
 

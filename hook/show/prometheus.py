@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from itertools import chain, starmap
 
 from hook import __version__, counters, life_turns, rare, report, system
-from hook.errors import HookError, Reason, as_hook_error
+from hook.errors import HookError, Reason
 from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.node.sums import RUNS
+from hook.rare import as_hook_error
 from hook.reconcile.diagnose import VERBS
 from hook.show import NOTHING
 from hook.show.bill import Bill, Samples

@@ -32,7 +32,8 @@ from socketserver import TCPServer
 from typing import NamedTuple
 
 from hook import report, system
-from hook.errors import HookError, Reason, as_hook_error
+from hook.errors import HookError, Reason
+from hook.rare import as_hook_error
 from hook.show.prometheus import Family, Former, count_dropped, format_text, keep_former
 from hook.words import explain
 

@@ -29,10 +29,11 @@ from typing import NamedTuple
 # A module that only failures need is imported at once, too:
 # an upgrade replaces the file that later imports would read.
 from hook import damage, formats, inventory, rare, report, system
-from hook.errors import HookError, Reason, as_hook_error
+from hook.errors import HookError, Reason
 from hook.models import KeyState, MonGroup, Options
 from hook.node import records
 from hook.node.models import ViewRecord
+from hook.rare import as_hook_error
 from hook.store import RunDir
 from hook.words import explain, format_count
 

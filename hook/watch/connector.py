@@ -17,7 +17,8 @@ import struct
 from contextlib import suppress
 
 from hook import system
-from hook.errors import HookError, Reason, as_hook_error
+from hook.errors import HookError, Reason
+from hook.rare import as_hook_error
 
 _NETLINK_CONNECTOR = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1

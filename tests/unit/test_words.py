@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook import report, system
-from hook.errors import HookError, Reason, as_hook_error
+from hook.errors import HookError, Reason
+from hook.rare import as_hook_error
 from hook.words import explain, printable, short_id, who
 from tests.support.house import ROOT
 from tests.unit.simulated import ID
