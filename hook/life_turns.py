@@ -148,10 +148,10 @@ def name_key(state: KeyState, container: str = "") -> Names:
 def read_metric_labels(state: KeyState) -> dict[str, str]:
     """Return the names in the labels of a key's metrics, empty ones too."""
     known = zip(("namespace", "pod", "container"), name_key(state))
-    return state.labels or {label: name or "" for label, name in known}
+    return state.metric_labels or {label: name or "" for label, name in known}
 
 
 def keep_metric_labels(before: KeyState, after: KeyState) -> KeyState:
     """Keep the labels of a key's metrics when it gets other names: one key is one series."""
     labels = read_metric_labels(before)
-    return after if read_metric_labels(after) == labels else replace(after, labels=labels)
+    return after if read_metric_labels(after) == labels else replace(after, metric_labels=labels)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
 from hook import names
 from hook.validation import MOST_NATURAL
@@ -222,8 +222,10 @@ class KeyState(Model):
     # The name of a key that is one container, which stays when the member has left.
     name: str | None = None
     # The labels of its metrics, if the names on record have changed since
-    # (life_turns.keep_metric_labels). Those of a job are `job_labels`.
-    labels: dict[str, str] = {}
+    # (life_turns.keep_metric_labels). `labels` in a record of an earlier version.
+    metric_labels: dict[str, str] = Field(  # type: ignore[pydantic-alias]
+        {}, validation_alias=AliasChoices("metric_labels", "labels")
+    )
     # Members may be missing, so that only reconcile may end the key.
     recovering: bool = False
     created_at: str = ""
@@ -309,5 +311,7 @@ class Failure(Model):
     name: str | None = None
     # The --history of its hook.
     history_file: Annotated[str, AfterValidator(names.check_file)] = ""
-    # The --label of a job, which all other records call `job_labels`.
-    labels: Labels = {}
+    # The --label of a job. `labels` in a record of an earlier version.
+    job_labels: Labels = Field(  # type: ignore[pydantic-alias]
+        {}, validation_alias=AliasChoices("job_labels", "labels")
+    )

@@ -282,7 +282,7 @@ def make_failure(
             pod=pod.name,
             name=pod.container,
             history_file=subject.history_file,
-            labels=subject.job_labels,
+            job_labels=subject.job_labels,
         )
     if key is not None:
         fields["key"], fields["kind"] = key

@@ -122,7 +122,7 @@ def _describe(context: Context, failure: Failure) -> dict[str, object]:
         "key": failure.key or failure.container,
         "namespace": failure.namespace,
         "pod": failure.pod,
-        "labels": failure.labels,
+        "labels": failure.job_labels,
         "containers": [{"id": failure.container, "name": failure.name}],
         "more_containers": 0,
         "begin": failure.time or None

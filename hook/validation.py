@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     RecordT = TypeVar("RecordT")
     Check = tuple[Any, ...]
     Fields = tuple[tuple[str, str, object, Check], ...]
+    Former = tuple[tuple[str, str], ...]
 
 
 MOST_NATURAL = 2**63 - 1
@@ -73,14 +74,15 @@ class Form:
     It has for each field: the name, the key in the input, the default, and the check. A check is a
     tuple: one of the functions below, the types whose values are taken unchanged, and the
     function's arguments. The function gets that tuple, a value, and the title and place for an
-    error.
+    error. `former` has keys that an earlier version wrote, each with the present one.
     """
 
-    __slots__ = ("__name__", "_fields")
+    __slots__ = ("__name__", "_fields", "_former")
 
-    def __init__(self, name: str, fields: Fields) -> None:
+    def __init__(self, name: str, fields: Fields, former: Former = ()) -> None:
         self.__name__ = name
         self._fields = fields
+        self._former = former
 
     def __call__(self, /, **fields: object) -> Model:
         return self._made(fields)
@@ -99,8 +101,13 @@ class Form:
     def _made(self, fields: dict[str, object]) -> Model:
         made = Model()
         _set_form(made, self)
-        get, own, title = fields.get, made.__dict__, self.__name__
-        for name, place, default, check in self._fields:
+        get, own, title, table = fields.get, made.__dict__, self.__name__, self._fields
+        for former, present in self._former:
+            if former in fields and present not in fields:
+                table = tuple(
+                    [(row[0], former if row[1] == present else row[1], *row[2:]) for row in table]
+                )
+        for name, place, default, check in table:
             value = get(place, default)
             if type(value) in check[1] or (value is default and type(value) in _LEAVES):
                 own[name] = value

@@ -442,7 +442,7 @@ def retry_failure(survey: Survey, name: str) -> bool | Mover:
     container = make_container(name, failure.pid or 0, failure.bundle or "", None)
     if failure.starttime not in (None, container.starttime):
         return False
-    container.history_file, container.job_labels = failure.history_file, failure.labels
+    container.history_file, container.job_labels = failure.history_file, failure.job_labels
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name

@@ -182,9 +182,13 @@ class _Compiler:
 
     def form(self) -> str:
         """Return the line of the model's Form, which makes its records."""
-        return (
-            f"{self.name} = Form({_quoted(self.name)}, ({' '.join(map(self._field, self.fields))}))"
-        )
+        fields = " ".join(map(self._field, self.fields))
+        aliases = [self._list_aliases(name) for name in self.fields]
+        former = [
+            f"({_quoted(old)}, {_quoted(alias)})," for alias, *others in aliases for old in others
+        ]
+        words = [_quoted(self.name), f"({fields})", *([f"({' '.join(former)})"] if former else [])]
+        return f"{self.name} = Form({', '.join(words)})"
 
     def _fields(self, schema: Node) -> Node:
         if _known(schema, self.name) == "definitions":
@@ -222,13 +226,19 @@ class _Compiler:
         field = self.fields[name]
         where = f"{self.name}.{name}"
         _known(field, where)
-        alias = field.get("validation_alias", name)
-        if not isinstance(alias, str):
-            raise Refused(where, f"validation_alias {alias!r}")
+        alias = self._list_aliases(name)[0]
         schema = field["schema"]
         default = self._default(schema, where)
         check = self._check(schema["schema"] if schema["type"] == "default" else schema, where)
         return f"({', '.join([_quoted(name), _quoted(alias), default, check])}),"
+
+    def _list_aliases(self, name: str) -> list[str]:
+        """Return the keys of a field in the input: its own, and perhaps that of earlier records."""
+        alias = self.fields[name].get("validation_alias", name)
+        paths = [[alias]] if isinstance(alias, str) else alias
+        if len(paths) > 2 or not all(len(path) == 1 and isinstance(path, list) for path in paths):
+            raise Refused(f"{self.name}.{name}", f"validation_alias {alias!r}")
+        return [path[0] for path in paths]
 
     def _default(self, schema: Node, where: str) -> str:
         """Return the value of an absent field.

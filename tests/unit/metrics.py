@@ -34,7 +34,9 @@ EVERYTHING = make_inventory(
     keys=[
         make_key(KeyState(key="c1", kind="pod", pod_namespace="n", pod_name="p")),
         make_key(
-            KeyState(key="c2", kind="container", pod_name="p", labels={"pod": "0d174e60a699"})
+            KeyState(
+                key="c2", kind="container", pod_name="p", metric_labels={"pod": "0d174e60a699"}
+            )
         ),
     ],
     unreadable=[],

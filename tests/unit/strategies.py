@@ -64,8 +64,9 @@ def valid(model: type[Any], *, is_full: bool = False) -> st.SearchStrategy[Any]:
             return st.dictionaries(keys, values, min_size=int(is_full), max_size=3)
         if kind == "model-fields":
             by_alias = {
-                field.get("validation_alias", name): field["schema"]
+                alias: field["schema"]
                 for name, field in node["fields"].items()
+                for alias in _list_aliases(name, field)
             }
             required = {
                 name: of(schema)
@@ -79,6 +80,12 @@ def valid(model: type[Any], *, is_full: bool = False) -> st.SearchStrategy[Any]:
         return _valid_scalar(node)
 
     return of(schema)
+
+
+def _list_aliases(name: str, field: Node) -> list[str]:
+    """The keys of a field in a document: its own, and that of records of an earlier version."""
+    alias = field.get("validation_alias", name)
+    return [alias] if isinstance(alias, str) else [path for (path,) in alias]
 
 
 def _valid_scalar(node: Node) -> st.SearchStrategy[Any]:

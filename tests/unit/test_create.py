@@ -170,7 +170,7 @@ def test_a_key_that_was_rebuilt_without_names_takes_them_from_its_next_container
     ):
         node.start(f"c{pid}", pid, pod=pod)
         assert (node.state().pod_namespace, node.state().pod_name) == known
-        assert {*node.state().labels.values()} == (set() if pid == 7 else {""}), (
+        assert {*node.state().metric_labels.values()} == (set() if pid == 7 else {""}), (
             "its metrics keep theirs"
         )
 

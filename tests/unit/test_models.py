@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    AliasPath,
     BaseModel,
     ConfigDict,
     Field,
@@ -131,6 +132,23 @@ def test_substitutions_go_beyond_each_bound() -> None:
 
 
 # --- What else both forms do
+
+
+@pytest.mark.parametrize("written", [{"labels": {"a": "b"}}, {"labels": {"a": 5}}, {"labels": 5}])
+@pytest.mark.parametrize("present", [{}, {"c": "d"}])
+@pytest.mark.parametrize("model", ["KeyState", "Failure"])
+def test_labels_of_an_earlier_version_are_read_unless_the_present_ones_are_there(
+    model: str, written: dict[str, object], present: dict[str, str]
+) -> None:
+    name = {"KeyState": "metric_labels", "Failure": "job_labels"}[model]
+    needed = {"KeyState": ("key", "kind"), "Failure": ("container", "stage", "reason", "problem")}
+    document = {**dict.fromkeys(needed[model], "job"), **written}
+    if present:
+        document[name] = present
+    assert not find_difference(models, models_compiled, model, document)
+    if present or document["labels"] == {"a": "b"}:
+        record = getattr(models_compiled, model).model_validate(document)
+        assert getattr(record, name) == (present or written["labels"])
 
 
 @pytest.fixture(params=[models, models_compiled], ids=["pydantic", "compiled"])
@@ -291,7 +309,9 @@ FIELDS_REFUSED: list[tuple[Any, Any, str]] = [
     (list[str], Field(default_factory=list), "key 'default_factory' of node type 'default'"),
     (Annotated[int, Field(ge=1)], 0, "default 0, which is not"),
     (models.IntelRdt, models.IntelRdt(), "default IntelRdt"),
-    (int, Field(validation_alias=AliasChoices("a", "b")), "validation_alias "),
+    (int, Field(validation_alias=AliasChoices("a", "b", "c")), "validation_alias "),
+    (int, Field(validation_alias=AliasPath("a", "b")), "validation_alias "),
+    (int, Field(validation_alias=AliasChoices("a", AliasPath("b", 0))), "validation_alias "),
     (Annotated[str, AfterValidator(elsewhere)], ..., "function elsewhere"),
     (dict[int, str], ..., "keys other than text"),
     (list[int | str], ..., "M.field[items]: node type 'union'"),

@@ -67,7 +67,7 @@ def test_names_come_back_in_the_run_that_rebuilds_a_record(node: Node) -> None:
         "at once: its metrics have the labels of before"
     )
     assert read_names(node) == WHOLE
-    assert node.state().labels == {}
+    assert node.state().metric_labels == {}
     assert node.verbs() == []
 
 
@@ -75,7 +75,7 @@ def test_labels_of_a_key_that_was_exported_without_names_stay_empty(node: Node) 
     start(node, IDS[0])
     assert node.verbs() == ["name"]
     assert read_names(node)[:2] == ("shop", "web")
-    assert node.state().labels == {"namespace": "", "pod": "", "container": ""}
+    assert node.state().metric_labels == {"namespace": "", "pod": "", "container": ""}
 
 
 def test_names_on_record_stay(node: Node) -> None:

@@ -397,7 +397,7 @@ def test_a_pods_digits_stay_its_label(known: naming.PodmanNames) -> None:
         ({"member": ELSEWHERE}, {}),
     ):
         state_with_names = naming.add_names(state(**fields), naming.KubeletNames(), known)
-        assert state_with_names.labels == labels, fields
+        assert state_with_names.metric_labels == labels, fields
         assert naming.add_names(state_with_names, naming.KubeletNames(), known) is state_with_names
 
 

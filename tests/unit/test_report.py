@@ -183,7 +183,7 @@ def test_a_record_has_what_is_known_of_the_container(node: Node) -> None:
             "pod": "cart-0",
             "name": "app",
         },
-        **{"history_file": "", "labels": {}},
+        **{"history_file": "", "job_labels": {}},
     }
 
 
