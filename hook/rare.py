@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls that no usual start or end of a container makes: those of waits, failures and tools.
+"""System calls that no usual start or end of a container makes: those of waits, failures and tools,
+and what /proc says beside what `system` asks.
 
 They are beside `system` since each function that is loaded takes its part of each
 start (docs/performance.md).

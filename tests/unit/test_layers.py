@@ -43,19 +43,22 @@ BUILTIN = {
 modules of CPython that are built into the static one.
 """
 LAZY = {
-    "rare": "only to wait, to write a line of history, or after a failure",
-    "inventory": "only if the kernel refuses a group, or to look for groups",
+    "rare": "only to wait, to write a line of history, to let a key linger, or after a failure",
+    "inventory": "only if the kernel refuses a group, or to look for groups or records",
     "report": "only after a failure",
     "words": "only in the report of a failure",
     "odd_state": "only if the state is too large or invalid",
-    "refusals": "only if a process or its labels are refused, or a container changes its key",
+    "refusals": (
+        "only if a process or its labels are refused, a container changes its key, or its ID is a "
+        "member's already"
+    ),
     "life_turns": (
         "only if a key comes back or gets other names, a group was replaced, or an ID is in use "
         "twice"
     ),
     "reclaim": "only after a failed try of createRuntime, or if a group has lingered long enough",
     "invalid": "only if an input is invalid",
-    "damage": "only if something is in the way of a record, or it is unreadable",
+    "damage": "only if something is in the way of a record, missing above it, or it is unreadable",
     "conmon": "only for Podman's containers",
     "counters": (
         "only if a group was replaced or joins another: 2.5 % of Python's start, with `line`"
