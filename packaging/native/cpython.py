@@ -92,10 +92,12 @@ WITHOUT = {
         "posix_fadvise",
         "posix_fallocate",
         "posix_openpt",
+        "posix_spawnp",
         "preadv",
         "preadv2",
         "ptsname",
         "ptsname_r",
+        "pwrite",
         "pwritev",
         "pwritev2",
         "readv",
@@ -112,9 +114,12 @@ WITHOUT = {
         "splice",
         "sync",
         "sysconf",
+        "system",
         "tcgetpgrp",
         "tcsetpgrp",
         "timerfd_create",
+        "times",
+        "truncate",
         "ttyname_r",
         "unlockpt",
         "unshare",
@@ -131,39 +136,50 @@ WITHOUT = {
         "sysexits_h",
     ),
 }
-# And constants that nothing here uses: their names begin so.
+# Of the constants of `fcntl` and `posix` only these stay, which the program or a module uses.
 CONSTANTS = (
-    "DN_",
-    "FASYNC",
-    "FICLONE",
-    "F_ADD_",
-    "F_DUPFD",
-    "F_EXLCK",
-    "F_GET",
-    "F_LOCK",
-    "F_NOTIFY",
-    "F_OFD_",
-    "F_OWNER_",
-    "F_SEAL_",
-    "F_SETLK",
-    "F_SETOWN",
-    "F_SETSIG",
-    "F_SET_",
-    "F_SHLCK",
-    "F_T",
-    "F_ULOCK",
-    "GRND_",
-    "LOCK_MAND",
-    "LOCK_R",
-    "LOCK_WRITE",
-    "POSIX_FADV_",
-    "PRIO_",
-    "RTLD_",
-    "RWF_",
-    "RWH_",
-    "SCHED_",
+    "CLD_EXITED",
+    "CLD_STOPPED",
+    "FD_CLOEXEC",
+    "F_OK",
+    "F_RDLCK",
+    "F_SETLEASE",
+    "F_SETPIPE_SZ",
+    "F_UNLCK",
+    "F_WRLCK",
+    "LOCK_EX",
+    "LOCK_NB",
+    "LOCK_SH",
+    "LOCK_UN",
+    "O_APPEND",
+    "O_CLOEXEC",
+    "O_CREAT",
+    "O_DIRECTORY",
+    "O_EXCL",
+    "O_NOCTTY",
+    "O_NOFOLLOW",
+    "O_NONBLOCK",
+    "O_RDONLY",
+    "O_RDWR",
+    "O_TMPFILE",
+    "O_TRUNC",
+    "O_WRONLY",
+    "POSIX_SPAWN_CLOSE",
+    "POSIX_SPAWN_CLOSEFROM",
+    "POSIX_SPAWN_DUP2",
+    "P_PID",
+    "R_OK",
+    "ST_NOEXEC",
+    "ST_RDONLY",
+    "TMP_MAX",
+    "WEXITED",
+    "WNOHANG",
+    "WNOWAIT",
+    "WSTOPPED",
+    "W_OK",
+    "X_OK",
 )
-ADD_CONSTANT = rf"if \(PyModule_AddInt\w+\(m, \W?({'|'.join(CONSTANTS)}).*\)\) return -1;"
+OTHERS = rf"if \(PyModule_AddInt\w+\(m, (?!\W?({'|'.join(CONSTANTS)})\b).*\)\) return -1;"
 WITH_CONSTANTS = ("Modules/fcntlmodule.c", "Modules/posixmodule.c")
 # Each start would make a set of the names of all standard modules,
 # which only hints in a traceback use.
@@ -335,7 +351,7 @@ def _inputs(machine: Machine) -> str:
     ]
     options = (*CROSS_OPTIONS, LEAVE_OUT) if machine.triplet else (*TRAINED, *LEARN)
     training = LIBRARIES if machine.triplet else TRAINING.read_text(encoding="utf-8")
-    parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, NO_NAMES, ADD_CONSTANT, training]
+    parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, NO_NAMES, OTHERS, training]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -396,7 +412,7 @@ def _compile(work: Path, machine: Machine) -> None:
     (tree / NAMES).write_text(NO_NAMES, encoding="utf-8")
     for name in WITH_CONSTANTS:
         text = (tree / name).read_text(encoding="utf-8")
-        (tree / name).write_text(re.sub(ADD_CONSTANT, ";", text), encoding="utf-8")
+        (tree / name).write_text(re.sub(OTHERS, ";", text), encoding="utf-8")
     options = [*OPTIONS, *(f"py_cv_module_{name}=n/a" for name in sorted(unwanted))]
     if machine.triplet:
         options += [*CROSS_OPTIONS, *_cross(work, machine)]
