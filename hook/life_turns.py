@@ -5,7 +5,7 @@ another tool interferes. See `life`.
 
 from __future__ import annotations
 
-from hook import counters, formats, names
+from hook import counters, formats
 from hook.models import MonGroup, Returned
 from hook.validation import replace
 
@@ -63,15 +63,24 @@ def rejoin(
     remaining = displace(members, container) if displaces else dict(members)
     remaining[container] = member
     # The older of two processes of this ID had its hook called again: it is displaced no more.
-    remaining.pop(names.name_displaced(container, member.pid, member.starttime), None)
+    remaining.pop(name_displaced(container, member.pid, member.starttime), None)
     return remaining
+
+
+def name_displaced(container: str, pid: int, starttime: int) -> str:
+    """Return the name under which we keep a member after its container ID was
+    reused by another live process.
+
+    The name contains `@`, so it cannot equal a container ID.
+    """
+    return f"{container}@{pid}-{starttime}"
 
 
 def displace(members: dict[str, Member], container: str) -> dict[str, Member]:
     """Rename a member whose container ID belongs to another process from now on."""
     remaining = dict(members)
     member = remaining.pop(container)
-    remaining[names.name_displaced(container, member.pid, member.starttime)] = member
+    remaining[name_displaced(container, member.pid, member.starttime)] = member
     return remaining
 
 

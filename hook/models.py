@@ -258,7 +258,7 @@ class KeyState(Model):
     left_more: Natural = 0
     returned: Returned | None = None
     groups: list[MonGroup] = []
-    # By container ID, or by names.name_displaced if another process got the ID.
+    # By container ID, or by life_turns.name_displaced if another process got the ID.
     members: dict[Annotated[str, AfterValidator(names.check_member)], Member] = {}
 
 

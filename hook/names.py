@@ -13,7 +13,7 @@ from __future__ import annotations
 # `not text.strip(these)` has nothing but these in it.
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _ID_CHARACTERS = _ALPHANUMERIC + "_.+,-"
-_ID_LIMIT, _LABEL_LIMIT, _VALUE_LIMIT, _NODE_LIMIT = 200, 64, 128, 253
+_ID_LIMIT, _LABEL_LIMIT, _NODE_LIMIT = 200, 64, 253
 ID_LENGTH = 64  # of the IDs that container engines make
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
 _MAKERS = {
@@ -52,15 +52,6 @@ def is_hex(text: str) -> bool:
 def is_engine_id(text: str) -> bool:
     """Return whether a text looks like a container ID of an engine: 64 hex digits."""
     return len(text) == ID_LENGTH and is_hex(text)
-
-
-def name_displaced(container: str, pid: int, starttime: int) -> str:
-    """Return the name under which we keep a member after its container ID was
-    reused by another live process.
-
-    The name contains `@`, so it cannot equal a container ID.
-    """
-    return f"{container}@{pid}-{starttime}"
 
 
 def check_member(text: str) -> str:
@@ -235,13 +226,6 @@ def check_label(text: str) -> str:
         raise ValueError(
             f"not a label's name: 1 to {_LABEL_LIMIT} of A-Z a-z 0-9 _, no digit first, and no __"
         )
-    return text
-
-
-def check_label_value(text: str) -> str:
-    """Check the value of a job's label."""
-    if not 0 < len(text) <= _VALUE_LIMIT or not text.isprintable():
-        raise ValueError(f"not a label's value: 1 to {_VALUE_LIMIT} printable characters")
     return text
 
 

@@ -221,7 +221,7 @@ class RunDir(Reader):
         """Note, under its key's lock, which key a container belongs to,
         and what a rebuild of its record needs.
 
-        A displaced member (names.name_displaced) gets none: poststop names the ID,
+        A displaced member (life_turns.name_displaced) gets none: poststop names the ID,
         which is another member's.
         """
         if "@" not in container:

@@ -22,6 +22,7 @@ from hook.node import paths
 Row = tuple[tuple[str, ...], dict[str, Any]]
 """The arguments of argparse's add_argument."""
 _MOST = 999_999_999
+_LONGEST_VALUE = 128  # characters
 
 
 class Take(argparse.Action):
@@ -73,11 +74,18 @@ def _read_number(kind: float, least: float, most: float, text: str) -> object:
     return number
 
 
+def check_label_value(text: str) -> str:
+    """Check the value of a job's label."""
+    if not 0 < len(text) <= _LONGEST_VALUE or not text.isprintable():
+        raise ValueError(f"not a label's value: 1 to {_LONGEST_VALUE} printable characters")
+    return text
+
+
 def _read_label(text: str) -> dict[str, str]:
     convert({}, None, text)
     name, _, value = text.partition("=")
     try:
-        return {names.check_label(name): names.check_label_value(value)}
+        return {names.check_label(name): check_label_value(value)}
     except ValueError as error:
         raise ValueError(f"{text[:80]!r}: {error}") from None
 

@@ -249,7 +249,7 @@ def _diagnose_member(
             container,
             why="its group is gone, or its process is in another ctrl_group",
         )
-    # A former process of this ID has no index entry (names.name_displaced).
+    # A former process of this ID has no index entry (life_turns.name_displaced).
     if survey.records.index.get(container) is None and container == names.get_container_id(
         container
     ):

@@ -252,7 +252,7 @@ class Watch:
                 index = run.read(Index, name)
                 state = run.read(KeyState, index.key) if index is not None else None
             # By the ID itself: a former process of this ID
-            # (names.name_displaced) is in the same cgroup.
+            # (life_turns.name_displaced) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             own_cgroup = processes.find_own_cgroup(name, member) if member is not None else None
             if state and member and own_cgroup and processes.is_in_container(cgroup, own_cgroup):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import names, rare, reclaim, system
+from hook import life_turns, rare, reclaim, system
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options, Owed
 from hook.node import naming, records
 from hook.reconcile import diagnose
@@ -214,8 +214,8 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(state("c1"), index={"c1": None}), ["remake c1 k"]),
         (
             Facts(
-                state(names.name_displaced("c1", 7, 1)),
-                index={names.name_displaced("c1", 7, 1): None},
+                state(life_turns.name_displaced("c1", 7, 1)),
+                index={life_turns.name_displaced("c1", 7, 1): None},
             ),
             [],
         ),
