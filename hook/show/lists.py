@@ -377,7 +377,7 @@ def list_to_json(
         "unreadable": [
             {"file": broken.file, "problem": broken.problem} for broken in node.unreadable
         ],
-        "unmonitored": [failure.model_dump() for failure in node.failures],
+        "unmonitored": [failure_to_json(failure) for failure in node.failures],
         "unhooked": unhooked
         and {
             "since": unhooked.since,
@@ -398,6 +398,13 @@ def list_to_json(
         },
         "dropped_snapshots": node.dropped_snapshots,
     }
+
+
+def failure_to_json(failure: Failure) -> dict[str, Any]:
+    """Make the JSON of a failure: its record, with a job's labels called as in that of a key."""
+    record = failure.model_dump()
+    labels = record.pop("job_labels")
+    return {**record, "labels": labels}
 
 
 def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
@@ -435,7 +442,7 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
         "late_cpu_seconds": state.late_cpu,
         "members": members,
         "groups": groups,
-        "failures": [failure.model_dump() for failure in failures],
+        "failures": [failure_to_json(failure) for failure in failures],
     }
 
 
