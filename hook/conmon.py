@@ -9,7 +9,7 @@ libpod/oci_conmon_common.go and libpod/pod_internal.go of Podman.
 
 from __future__ import annotations
 
-from hook import identity, names, rare, system
+from hook import host, identity, names, rare, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _read_name(container: str) -> str | None:
     try:
         conmon = _find_grandparent()
         for kind in ("pid", "mnt", "user"):
-            if rare.link_target(f"/proc/{conmon}/ns/{kind}") != rare.link_target(
+            if host.link_target(f"/proc/{conmon}/ns/{kind}") != host.link_target(
                 f"/proc/self/ns/{kind}"
             ):
                 return None

@@ -225,9 +225,9 @@ def _linger(context: Context, state: KeyState) -> KeyState | None:
     options = context.options
     if not options.linger or state.kind == "job":
         return None
-    from hook import rare
+    from hook import host
 
-    if is_deleted(state) or not rare.in_host_namespaces():
+    if is_deleted(state) or not host.in_host_namespaces():
         return None  # in another namespace neither reclaim nor reconcile would ever end it
     if all(group.end is not None or context.resctrl.is_gone(group.path) for group in state.groups):
         return None
@@ -238,9 +238,9 @@ def is_deleted(state: KeyState) -> bool:
     """Whether a key is a pod's whose cgroup is gone or unknown,
     so that no container can come back to it.
     """
-    from hook import rare
+    from hook import host
 
     try:
-        return state.kind == "pod" and not (state.cgroup and rare.cgroup_directory(state.cgroup))
+        return state.kind == "pod" and not (state.cgroup and host.cgroup_directory(state.cgroup))
     except OSError:  # the cgroup may be there
         return False

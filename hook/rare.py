@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls that no usual start or end of a container makes: those of waits, failures and tools,
-and what /proc says beside what `system` asks.
+"""System calls that no usual start or end of a container makes: those of waits, failures and tools.
 
 They are beside `system` since each function that is loaded takes its part of each
 start (docs/performance.md).
@@ -25,8 +24,6 @@ NOT_HOST_NAMESPACES = (
 NAMESPACES_HINT = (
     "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
 )
-_HOST_PID_NAMESPACE, _HOST_TIME_NAMESPACE = "pid:[4026531836]", "time:[4026531834]"
-_CGROUPS = "/sys/fs/cgroup"
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
 _SEEK_CUR = 1  # lseek(2)
@@ -260,34 +257,6 @@ def link(path: str, further: str, dir_fd: int) -> None:
     system.posix.link(*names, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
 
 
-def link_target(path: str) -> str:
-    """The target of a symbolic link, which need not exist."""
-    return system.posix.readlink(system.encoded(path)).decode("utf-8", "surrogateescape")
-
-
-# --- /proc: processes, their cgroups, and the namespaces that we run in
-
-
-def in_host_namespaces() -> bool:
-    """Whether every process of the machine has its pid and start time here;
-    False where /proc cannot tell.
-
-    In any other pid namespace a process outside of it has no pid: it looks dead, and the kernel
-    leaves it out of `tasks`. In any other time namespace all start times and CLOCK_BOOTTIME are
-    shifted (time_namespaces(7)): a member looks like another process. So nothing there may judge
-    members dead or groups empty. Source: PROC_PID_INIT_INO, PROC_TIME_INIT_INO in
-    include/linux/proc_ns.h.
-    """
-    if system.try_call(link_target, "/proc/self/ns/pid") != _HOST_PID_NAMESPACE:
-        return False
-    try:
-        return link_target("/proc/self/ns/time") == _HOST_TIME_NAMESPACE
-    except FileNotFoundError:  # a kernel without time namespaces
-        return True
-    except OSError:
-        return False
-
-
 def stat_fields(pid: int | str) -> list[str] | None:
     """Return the fields of /proc/PID/stat from the third (state) on,
     or None without such a process or such a /proc.
@@ -295,18 +264,3 @@ def stat_fields(pid: int | str) -> list[str] | None:
     `pid` is a process, or PID/task/TID for a single thread.
     """
     return system.try_call(system.read_stat, pid)
-
-
-def cgroup_directory(cgroup: str) -> str | None:
-    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone,
-    or its hierarchy is mounted elsewhere.
-
-    Raises OSError if that cannot be found out.
-    """
-    controllers, _, path = cgroup.partition(":")
-    if not path.startswith("/") or ".." in path.split("/"):
-        return None
-    name = controllers.partition("name=")[2] or controllers
-    places = (name, name.partition(",")[0]) if name else ("", "unified")
-    directories = (f"{_CGROUPS}/{place}{path}".replace("//", "/") for place in places)
-    return next((path for path in directories if system.find_directory(path)), None)

@@ -13,7 +13,7 @@ Imported only in these cases, if a group has lingered long enough, and by the to
 
 from __future__ import annotations
 
-from hook import inventory, key, life_end, names, rare, system
+from hook import host, inventory, key, life_end, names, rare, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import KeyState
 
@@ -133,7 +133,7 @@ def reclaim(context: Context, skipped: str) -> bool:
     `skipped` is the caller's key. The caller holds no lock.
     Failures are reported, and stop nothing.
     """
-    if not rare.in_host_namespaces():
+    if not host.in_host_namespaces():
         context.run.complaints.append(HookError(Reason.DENIED, "not host namespaces"))
         return False
     before, began = context.freed, system.monotonic()

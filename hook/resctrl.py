@@ -197,9 +197,9 @@ class Resctrl:
             return False
         if any(system.is_dead(task) is not True for task in tasks):
             return True
-        from hook import rare
+        from hook import host
 
-        return not rare.in_host_namespaces()
+        return not host.in_host_namespaces()
 
 
 def _read_domain(path: str, events: list[str] | None, *, is_quick: bool) -> dict[str, str]:

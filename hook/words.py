@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 
-from hook import names, rare, system
+from hook import host, names, rare, system
 from hook.errors import WRONG_CTRL_GROUP
 from hook.rare import as_hook_error
 
@@ -263,7 +263,7 @@ def _describe_obstacle(path: str, **_facts: object) -> dict[str, str]:
     obstacle, what = path.rstrip("/"), "a file"
     while obstacle.count("/") > 1:
         try:
-            what = f"a link to {printable(rare.link_target(obstacle))}"
+            what = f"a link to {printable(host.link_target(obstacle))}"
         except NotADirectoryError:
             obstacle = obstacle.rpartition("/")[0]
             continue

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from hook import entry, inventory, rare, reclaim, resctrl, system
+from hook import entry, host, inventory, rare, reclaim, resctrl, system
 from hook.errors import HookError
 from hook.install.install import Program, Refused, try_program
 from hook.models import Options
@@ -183,7 +183,7 @@ def _check_root(_site: Site) -> Found:
     if system.user_id() != 0 or system.in_user_namespace():
         what = "not running as root, or only inside a user namespace (rootless)"
         yield FAILURE, what, "run it as root on the host: rootless containers cannot be monitored"
-    if not rare.in_host_namespaces():
+    if not host.in_host_namespaces():
         yield FAILURE, rare.NOT_HOST_NAMESPACES, rare.NAMESPACES_HINT
 
 

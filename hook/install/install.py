@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from hook import formats, rare, system
+from hook import formats, host, rare, system
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import files, hooksd, programs
@@ -471,7 +471,7 @@ def uninstall(
 ) -> tuple[Taken, reconcile.Remains]:
     """Uninstall; returns the steps taken, and what is left. Raises Refused, HookError."""
     refuse_others(places, force=force)
-    if not places.top and os.path.isdir(options.run_dir) and not rare.in_host_namespaces():
+    if not places.top and os.path.isdir(options.run_dir) and not host.in_host_namespaces():
         # In another namespace groups look empty that are not.
         raise HookError(Reason.DENIED, rare.NOT_HOST_NAMESPACES, hint=rare.NAMESPACES_HINT)
     at, remains = places.at, reconcile.Remains([], [])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from hook import identity, inventory, names, rare, resctrl, system
+from hook import host, identity, inventory, names, rare, resctrl, system
 from hook.errors import HookError, Reason
 from hook.models import Config, Member
 from hook.names import ID_LENGTH, is_engine_id
@@ -319,7 +319,7 @@ def check_namespaces() -> None:
             "/proc is not mounted: no process can be looked at",
             hint="mount -t proc proc /proc",
         )
-    if not rare.in_host_namespaces():
+    if not host.in_host_namespaces():
         raise HookError(Reason.DENIED, rare.NOT_HOST_NAMESPACES, hint=rare.NAMESPACES_HINT)
     if any("/../" in place + "/" for place in system.cgroups(1)):  # cgroup_namespaces(7)
         problem = (
@@ -482,7 +482,7 @@ class Reading(NamedTuple):
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
     """Read the threads in a cgroup and in those below it.
 
-    Return None if rare.cgroup_directory does not find it.
+    Return None if host.cgroup_directory does not find it.
 
     What is another container's below it is left out: by a runtime's mark, or as `is_other` tells. A
     cgroup that vanishes during the reading may have moved its threads to one that was read before.
@@ -491,7 +491,7 @@ def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None
     reading = None
     for _ in range(_READINGS):
         try:
-            top = rare.cgroup_directory(cgroup)
+            top = host.cgroup_directory(cgroup)
         except OSError:
             return Reading(set(), 1)
         if top is None:

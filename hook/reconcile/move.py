@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hook import inventory, rare, system
+from hook import host, inventory, rare, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.key import settle
 from hook.models import Member
@@ -233,7 +233,7 @@ def _is_frozen(pid: int) -> bool:
     by the freezer of cgroup v1 its threads wait in the kernel (D).
     """
     names = (name for name in system.cgroups(pid) if name.startswith("freezer:"))
-    places = filter(None, (system.try_call(rare.cgroup_directory, name) for name in names))
+    places = filter(None, (system.try_call(host.cgroup_directory, name) for name in names))
     texts = (
         system.try_call(files.read_text, f"{place}/freezer.state", files.CONFIGURATION)
         for place in places

@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from hook import counters, inventory, life_turns, rare, resctrl, system
+from hook import counters, host, inventory, life_turns, rare, resctrl, system
 from hook.errors import HookError
 from hook.line import list_owed
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
@@ -285,7 +285,7 @@ class Inventory:
     def __init__(self, options: Options, records: Records, *, has_uncharged: bool) -> None:
         kernel = Resctrl(options.resctrl_root)
         self.at = system.monotonic()
-        self.host_pids = rare.in_host_namespaces()
+        self.host_pids = host.in_host_namespaces()
         """Whether these are the host's namespaces; in others dead members cannot be recognized."""
         # The groups first: createRuntime records a member before it makes the group.
         ctrl_groups = (
@@ -425,7 +425,7 @@ def _read_key(
 
 
 def _is_alive(member: Member) -> bool | None:
-    is_dead = system.is_dead(member.pid, member.starttime) if rare.in_host_namespaces() else None
+    is_dead = system.is_dead(member.pid, member.starttime) if host.in_host_namespaces() else None
     return None if is_dead is None else not is_dead
 
 

@@ -62,7 +62,7 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(
     bare = imported([*command, TELLING + "import atexit;tell(0)"])
     runs: list[tuple[set[str], set[str]]] = []
     # Its last container's end lets a pod linger whose cgroup is there, as shipped, or ends it.
-    for uid, linger in (("10" + UID[2:], 600), ("20" + UID[2:], 0)):
+    for uid, linger, lingers in (("10" + UID[2:], 600, {"host"}), ("20" + UID[2:], 0, set[str]())):
         start = (*command, TELLING + archive.BOOT)
         node = Hook(hook.resctrl_root, hook.run_dir, python=start, options=[f"--linger={linger}"])
         watched = node.command("hook")
@@ -84,9 +84,9 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(
                         ),
                     )
                 )
-            for name, init in (("c2", further), ("c1", first)):
+            for name, init, more in (("c2", further, set[str]()), ("c1", first, lingers)):
                 end(init)
-                runs.append((GOES, imported(watched, stopped(name))))
+                runs.append((GOES | more, imported(watched, stopped(name))))
             assert (node.key(uid) is None) == (linger == 0)
     for names, modules in runs:
         ours = {"hook", *(f"hook.{name}" for name in names)}

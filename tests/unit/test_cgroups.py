@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import rare, system
+from hook import host, system
 from hook.models import Config, Member
 from hook.node import processes
 
@@ -120,7 +120,7 @@ def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
     fs: FakeFilesystem, mounted: str, cgroup: str, there: bool
 ) -> None:
     fs.create_dir(mounted)
-    assert (rare.cgroup_directory(cgroup) is not None) is there
+    assert (host.cgroup_directory(cgroup) is not None) is there
 
 
 @pytest.mark.parametrize(

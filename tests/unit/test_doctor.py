@@ -20,7 +20,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.helpers import reset_ids, set_uid
 
-from hook import entry, rare, reclaim, system
+from hook import entry, host, reclaim, system
 from hook.doctor import checks, format_findings, to_objects
 from hook.doctor.checks import Found, Site, examine
 from hook.doctor.machine import make_report
@@ -622,7 +622,7 @@ def test_doctor_has_each_finding_that_list_shows(installed: InstalledFiles) -> N
     [
         (system, "user_id", 1000),
         (system, "in_user_namespace", True),
-        (rare, "in_host_namespaces", False),
+        (host, "in_host_namespaces", False),
     ],
 )
 def test_doctor_elsewhere_than_on_the_host_as_root_is_a_failure(

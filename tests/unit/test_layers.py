@@ -43,7 +43,8 @@ BUILTIN = {
 modules of CPython that are built into the static one.
 """
 LAZY = {
-    "rare": "only to wait, to write a line of history, to let a key linger, or after a failure",
+    "rare": "only to wait, to write a line of history, or after a failure",
+    "host": "only if a key may linger, or a task may be in a group without a member",
     "inventory": "only if the kernel refuses a group, or to look for groups or records",
     "report": "only after a failure",
     "words": "only in the report of a failure",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import rare, system
+from hook import host, rare, system
 from hook.conmon import find_pod, leaves_out, name_container
 from hook.identity import new_pod
 from hook.models import KeyState, Options
@@ -45,7 +45,7 @@ class Conmon:
         self.read = list[str]()
         monkeypatch.setattr(system, "parent_id", lambda: 1000)
         monkeypatch.setattr(rare, "stat_fields", self._stat_fields)
-        monkeypatch.setattr(rare, "link_target", self._link_target)
+        monkeypatch.setattr(host, "link_target", self._link_target)
         monkeypatch.setattr(rare, "read_start", self._read_start)
 
     def _stat_fields(self, pid: int) -> list[str] | None:

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from hook import identity, names, rare, system
+from hook import host, identity, names, system
 from tests.simulator.machine import SimulatedMachine
 from tests.unit.simulated import fails
 from tests.unit.stops import machine as proc
@@ -233,7 +233,7 @@ def test_the_hosts_pid_namespace_is_known_by_its_number(
 ) -> None:
     """Where /proc cannot tell it is not the host's."""
     proc.kernel.files["/proc/self/ns/pid"] = namespace
-    assert rare.in_host_namespaces() is expected
+    assert host.in_host_namespaces() is expected
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_the_hosts_time_namespace_is_known_by_its_number_and_the_only_one_of_an_
 ) -> None:
     """In another one all start times are shifted: members would look dead."""
     proc.kernel.time_namespace = namespace
-    assert rare.in_host_namespaces() is expected
+    assert host.in_host_namespaces() is expected
 
 
 def test_a_time_namespace_that_cannot_be_read_is_not_the_hosts(
@@ -256,5 +256,5 @@ def test_a_time_namespace_that_cannot_be_read_is_not_the_hosts(
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return "pid:[4026531836]"
 
-    monkeypatch.setattr(rare, "link_target", read)
-    assert rare.in_host_namespaces() is False
+    monkeypatch.setattr(host, "link_target", read)
+    assert host.in_host_namespaces() is False

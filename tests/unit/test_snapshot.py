@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import rare, system
+from hook import host, system
 from hook.counters import MILLION
 from hook.errors import HookError, Reason
 from hook.models import Model
@@ -595,7 +595,7 @@ def test_a_part_of_the_rate_of_a_taken_key_is_unknown(
     node.take()
     ((_, use),) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", {ENERGY: "10.75"})).keys
     assert use["core_energy"] == Total(1 * MILLION, counted=1, unknown=1)
-    monkeypatch.setattr(rare, "in_host_namespaces", lambda: False)
+    monkeypatch.setattr(host, "in_host_namespaces", lambda: False)
     assert only(take_snapshot(node.options)).condition == "live", (
         "pids of another namespace are no one's"
     )
