@@ -12,7 +12,7 @@ from hook.models import Config
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.identity import Container
-    from hook.models import Options, State
+    from hook.models import Member, Options, State
     from hook.resctrl import Resctrl
     from hook.store import RunDir
 
@@ -115,6 +115,16 @@ def read_config(bundle: str) -> Config | None:
         )
     except (OSError, ValueError):
         return None
+
+
+def displaces(container: Container, member: Member) -> bool:
+    """Whether a member of this ID is another process that is not known to be dead,
+    and so stays a member.
+    """
+    return (
+        not identity.is_member(container, member)
+        and system.is_dead(member.pid, member.starttime) is not True
+    )
 
 
 def concerns(options: Options, *, is_podmans: bool) -> bool:

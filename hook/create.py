@@ -10,7 +10,7 @@ reconcile, repairs what it leaves.
 from __future__ import annotations
 
 from hook import identity, life, resctrl, system
-from hook.context import read_config
+from hook.context import displaces, read_config
 from hook.errors import HookError, Reason
 from hook.models import Member, MonGroup
 from hook.validation import replace
@@ -113,11 +113,7 @@ def _try_once(context: Context, attempt: Attempt) -> None:
         group = life.find_group(before, new_group)
         former = before.members.get(container.id) if before is not None else None
         member = _make_member(container, former, group, mon_group)
-        is_displaced = False
-        if former is not None:
-            from hook import refusals
-
-            is_displaced = refusals.displaces(container, former)
+        is_displaced = former is not None and displaces(container, former)
         after = life.join(before, attempt, member, group, displaces=is_displaced)
         if (before is None or not before.groups) and context.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the parts of the run directory, clears what is in the way of a record,
-and sets unreadable records aside.
+"""Clears what is in the way of a record, and sets unreadable records aside.
 
 The core imports this only in these cases, by `store`; the tools make an unknown state by it.
 """
@@ -29,20 +28,12 @@ if TYPE_CHECKING:
         def write(self, model: type[KeyState], name: str, record: KeyState) -> None: ...
 
 
-# Made in this order: if `locks` exists, all do.
-PARTS = ("groups", "members", "unmonitored", "runs", "locks")
 ASIDE = ".json.unreadable-"
 """In the name of an unreadable state file that was set aside, between its key and its inode."""
 IN_THE_WAY = (system.ELOOP, system.EISDIR, system.EFBIG, system.ENXIO)
 """The errnos of a read of a link, a directory,
 too large a file and a socket in the place of a record.
 """
-
-
-def make_parts(descriptor: int) -> None:
-    """Make the missing directories of a run directory."""
-    for part in PARTS:
-        rare.ensure_directory(part, 0o700, descriptor)
 
 
 def make_way(run: Directory, path: str, error: OSError) -> None:
@@ -54,7 +45,7 @@ def make_way(run: Directory, path: str, error: OSError) -> None:
     or another writer took the temporary file.
     """
     if isinstance(error, FileNotFoundError):
-        make_parts(run.descriptor)
+        rare.make_parts(run.descriptor)
     elif error.errno not in IN_THE_WAY:
         raise error
     elif isinstance(error, IsADirectoryError):

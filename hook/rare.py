@@ -27,6 +27,9 @@ NAMESPACES_HINT = (
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
 _SEEK_CUR = 1  # lseek(2)
+# Made in this order: if `locks` exists, all do.
+PARTS = ("groups", "members", "unmonitored", "runs", "locks")
+"""The directories in the run directory."""
 FAILURE_PATIENCE = 1.0
 """Seconds: the longest wait for the lock of a failure's record, that of a key by this ID."""
 
@@ -221,6 +224,12 @@ def ensure_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
         system.mkdir(path, mode, dir_fd)
     except FileExistsError:
         pass
+
+
+def make_parts(descriptor: int) -> None:
+    """Make the missing directories of a run directory."""
+    for part in PARTS:
+        ensure_directory(part, 0o700, descriptor)
 
 
 def remove_tree(path: str, dir_fd: int) -> None:

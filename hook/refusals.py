@@ -2,13 +2,13 @@
 """What createRuntime refuses: a process that has ended, or is of another key,
 and labels of another run.
 
-Imported only in these cases, when a container changes its key or its ID is a member's already,
-and by the tools.
+Imported only in these cases, when a container changes its key, and by the tools.
 """
 
 from __future__ import annotations
 
 from hook import identity, key, life_turns, reclaim, system
+from hook.context import displaces
 from hook.errors import HookError, Reason
 from hook.models import KeyState
 from hook.validation import replace
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hook.context import Context
     from hook.identity import Container, Key
     from hook.life import Attempt
-    from hook.models import Member
 
 
 def explain_no_starttime(pid: int) -> HookError:
@@ -125,14 +124,4 @@ def refuse_labels(job_labels: dict[str, str], state: KeyState) -> None:
         key=state.key,
         given=given,
         known=known,
-    )
-
-
-def displaces(container: Container, member: Member) -> bool:
-    """Whether a member of this ID is another process that is not known to be dead,
-    and so stays a member.
-    """
-    return (
-        not identity.is_member(container, member)
-        and system.is_dead(member.pid, member.starttime) is not True
     )

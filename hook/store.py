@@ -128,11 +128,11 @@ class RunDir(Reader):
             try:
                 super().__init__(path)
             except FileNotFoundError:
-                from hook import damage, rare
+                from hook import rare
 
                 rare.ensure_directory(path, 0o755)
                 super().__init__(path)
-                damage.make_parts(self.descriptor)
+                rare.make_parts(self.descriptor)
         except OSError as error:
             from hook import rare
 

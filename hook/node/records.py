@@ -17,7 +17,7 @@ from stat import S_ISREG
 from typing import Any, TypeVar
 
 from hook import names, rare, system
-from hook.damage import ASIDE, PARTS
+from hook.damage import ASIDE
 from hook.errors import UNNAMED
 from hook.inventory import list_part, list_records, pick_ids
 from hook.line import count_owed
@@ -392,7 +392,7 @@ def remove_all(run: RunDir) -> None:
             system.unlink(f"groups/{name}", run.descriptor)
     if "groups" in names:
         system.rmdir("groups", run.descriptor)
-    ours = {*PARTS, "mon_groups", "mon_data", "building"}
+    ours = {*rare.PARTS, "mon_groups", "mon_data", "building"}
     # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
     for name in sorted({*names} - {"groups"}, key="locks".__eq__):
         for key in list_part(run, "locks") if name == "locks" else ():

@@ -394,7 +394,7 @@ def _open_node(options: Options) -> Context:
     processes.check_namespaces()
     context = new_context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     try:
-        damage.make_parts(
+        rare.make_parts(
             context.run.descriptor
         )  # hooks make them with the run directory and need them
     except OSError as error:

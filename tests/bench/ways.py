@@ -19,7 +19,17 @@ from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import ID, OTHER, OTHER_UID, Node
 
 HOOK = Path(hook.__file__).parent
-SHARED = {"system", "rare", "validation", "names", "models", "models_compiled", "errors", "formats"}
+SHARED = {
+    "system",
+    "rare",
+    "host",
+    "validation",
+    "names",
+    "models",
+    "models_compiled",
+    "errors",
+    "formats",
+}
 Ways = Iterator[tuple[str, Callable[[], object]]]
 
 

@@ -19,11 +19,11 @@ from hook.cli import command_line, verbs
 from hook.cli import command_line as cli
 from hook.cli.options import ARGUMENTS, Row, make_row
 from hook.cli.verbs import ALL, HOOK, JOB, PLACES, SHARED, VERBS, Request, Usage
-from hook.damage import PARTS
 from hook.errors import Reason
 from hook.models import Options
 from hook.node import command
 from hook.node.paths import Places
+from hook.rare import PARTS
 from hook.show import history
 from pyz.completions import TIMES, make_completions
 from tests.support import house

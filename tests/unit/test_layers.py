@@ -49,17 +49,14 @@ LAZY = {
     "report": "only after a failure",
     "words": "only in the report of a failure",
     "odd_state": "only if the state is too large or invalid",
-    "refusals": (
-        "only if a process or its labels are refused, a container changes its key, or its ID is a "
-        "member's already"
-    ),
+    "refusals": "only if a process or its labels are refused, or a container changes its key",
     "life_turns": (
         "only if a key comes back or gets other names, a group was replaced, or an ID is in use "
         "twice"
     ),
     "reclaim": "only after a failed try of createRuntime, or if a group has lingered long enough",
     "invalid": "only if an input is invalid",
-    "damage": "only if something is in the way of a record, missing above it, or it is unreadable",
+    "damage": "only if something is in the way of a record, or it is unreadable",
     "conmon": "only for Podman's containers",
     "counters": (
         "only if a group was replaced or joins another: 2.5 % of Python's start, with `line`"

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from hook import damage, ending, system, unmonitored
+from hook import ending, rare, system, unmonitored
 from hook.context import new_context
 from hook.line import name_run
 from hook.models import Failure, KeyState, Options, Owed
@@ -44,7 +44,7 @@ class Kept:
             run_dir=str(top / "run"), resctrl_root=str(top / "none"), history=str(self.file)
         )
         self.context = new_context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
-        damage.make_parts(self.context.run.descriptor)
+        rare.make_parts(self.context.run.descriptor)
 
     def append(self, *jobs: dict[str, Any]) -> None:
         ending.append_lines(str(self.file), [json.dumps(job) for job in jobs])

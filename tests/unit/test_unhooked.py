@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import damage, system
+from hook import rare, system
 from hook.context import new_context
 from hook.models import Index, KeyState
 from hook.node import processes, unhooked
@@ -39,7 +39,7 @@ class PodsOfNode:
 
     def __init__(self, files: NodeFiles) -> None:
         self.context = new_context(Resctrl(str(files.root)), RunDir(str(files.run)), files.options)
-        damage.make_parts(self.context.run.descriptor)
+        rare.make_parts(self.context.run.descriptor)
         self.last = 100
 
     def start(
