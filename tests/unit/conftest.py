@@ -14,6 +14,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -36,6 +37,7 @@ from pyz import archive, bytecode
 from pyz.bytecode import Bytecode
 from tests.simulator.machine import SimulatedMachine
 from tests.support.hook import NATIVE
+from tests.support.waiting import wait
 from tests.unit.files import ELSEWHERE, FOUND, MOST_OF_DEV, ROOT
 from tests.unit.nodes import PID, NodeFiles, add_process
 
@@ -94,6 +96,16 @@ def touches() -> Iterator[list[str]]:
     _touches.clear()
     yield _touches
     assert _touches == []
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Wait for the threads of a test, or fail it: one that goes on would work on what the next
+    test has, and slow down all that follow.
+    """
+    before = threading.active_count()
+    yield
+    wait(lambda: threading.active_count() <= before)
 
 
 @pytest.fixture(scope="session")

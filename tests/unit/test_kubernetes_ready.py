@@ -184,9 +184,12 @@ def test_history_prints_the_lines_of_the_last_hour_and_those_that_come(
     monkeypatch.setitem(VERBS, "history", VERBS["history"]._replace(run=run))
     monkeypatch.setattr("hook.__main__.dispatch", command_line.main)
     monkeypatch.setattr(node, "_end_with", sys.exit)
+    followed: list[str] = []
+    monkeypatch.setattr(node, "_follow_directories", lambda *, history: followed.append(history))
     with pytest.raises(SystemExit, match="0"):
         node.main(["history", "--prefix=/usr", "--hooks-dir=/x", "--release=a/b"])
     assert called == [(True, "1h", True, [])], "of the default place"
+    assert followed == ["/var/log/resctrl-mon-hook/history.jsonl"]
 
 
 # --- Nodes that cannot monitor
