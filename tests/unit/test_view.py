@@ -9,7 +9,9 @@ import errno
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
@@ -27,6 +29,7 @@ from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.support.consumers import Entry, read, read_by_path
+from tests.support.hook import DEADLINE
 from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, node
 from tests.unit.stops import RealCalls, Stop, stops
 from tests.unit.test_store import make_state
@@ -531,28 +534,39 @@ class ViewChange:
         return [*entries, None]
 
     def overtakes(self, look: Callable[[Callable[[], object]], object]) -> None:
-        """Look at the live key while at each pause of the look, in turn,
-        the service is stopped at each of its calls.
+        """Look at the live key while the service is stopped at each of its calls, in turn:
+        one reader waits for it at each pause of the look.
 
         `look` is given a function that it calls before each of its own system calls.
         """
-        at_pause, at_call, pauses, calls = 0, 0, 0, 0
+        pauses = list[None]()
+        self.begin()
+        look(lambda: pauses.append(None))
+        assert len(pauses) > 2
+        everyone = threading.Barrier(len(pauses) + 1, timeout=DEADLINE)
 
-        def pause() -> None:
-            nonlocal pauses, calls
-            pauses += 1
-            if pauses == at_pause:
-                calls = self.make(at_call)
+        def look_later(at_pause: int) -> None:
+            numbers = count()
 
-        while pauses >= at_pause:
-            at_pause += 1
-            at_call, calls = 0, 0
+            def pause() -> None:
+                if next(numbers) == at_pause:
+                    everyone.wait()  # all are there
+                    everyone.wait()  # the change is over
+
+            look(pause)
+
+        with ThreadPoolExecutor(len(pauses)) as pool:
+            at_call = calls = 0
             while calls >= at_call:
                 at_call += 1
                 self.begin()
-                pauses = calls = 0
-                look(pause)
-        assert at_pause > 3
+                looks = [pool.submit(look_later, number) for number in range(len(pauses))]
+                everyone.wait()
+                calls = self.make(at_call)
+                everyone.wait()
+                for each in looks:
+                    each.result()
+        assert at_call > 3
 
 
 each_end = pytest.mark.parametrize("to", ["completed", "more", "made again", "forgotten"])
