@@ -38,12 +38,16 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+ALONE = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+"""Without the plugins of other tests, whose imports take longer than these."""
+
+
 def run(project: Path, *arguments: str, **env: str) -> tuple[int, list[str]]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(
         command,
         cwd=project,
-        env={"PATH": "/usr/bin:/bin", **env},
+        env={"PATH": "/usr/bin:/bin", ALONE: "1", **env},
         capture_output=True,
         text=True,
         check=False,
@@ -172,6 +176,7 @@ def test_all_runs_on_both_forms_what_is_marked_so_and_all_else_once(
     monkeypatch.setattr(build, "_build_forms", lambda **_: ["pyz", "native"])
     monkeypatch.setattr(build, "_say_what_is_built_first", lambda: None)
     monkeypatch.setattr(build, "_become_ordinary", list)
+    monkeypatch.setenv(ALONE, "1")
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     assert build._run_tests(["--all"]) == 0
     for tier, on_the_pyz in expected.items():
