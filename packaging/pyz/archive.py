@@ -213,7 +213,7 @@ def build(
     a start gets the old file or the new one.
     """
     target = output or root / OUTPUT
-    contents = read_sources(root)
+    first_line, contents = shebang(python), read_sources(root)
     chosen = compile_all(contents, interpreters)
     lacking = [
         f"3.{minor}" for minor in MINORS if (3, minor) not in {code.version[:2] for code in chosen}
@@ -224,7 +224,7 @@ def build(
             f"a release holds bytecode for every version; {found}: put each on PATH, or name it "
             "by --bytecode PATH"
         )
-    data = join(contents, shebang(python), chosen)
+    data = join(contents, first_line, chosen)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:

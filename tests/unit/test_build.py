@@ -43,7 +43,7 @@ def test_a_wrong_command_line_is_one_line_and_2(capsys: pytest.CaptureFixture[st
         ("no-such-verb", "unknown verb no-such-verb"),
         ("--no-such-option", "unknown option --no-such-option"),
         ("--python", "--python takes a value"),
-        ("--python=python3", "absolute path"),
+        ("--python=python3 --bytecode=none", "absolute path"),
         ("compile more", "one argument too many: more"),
         ("release more", "one argument too many: more"),
         ("bench no-such-bench", "unknown benchmark no-such-bench"),
