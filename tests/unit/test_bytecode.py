@@ -98,14 +98,20 @@ RAISES = ("store", "cli/verbs")
 
 @cache
 def make_odd(source: Path, python: str) -> bytes:
-    """A file in which RAISES raise if an argument names them, and a module has no bytecode."""
+    """A file in which RAISES raise if an argument names them, and most of what commands
+    need has no bytecode.
+    """
     contents = archive.read_sources(source)
     for name in RAISES:
         contents[f"hook/{name}.py"] += (
             b"\nif '%s' in __import__('sys').argv: raise MemoryError\n" % name.encode()
         )
-    others = {name: text for name, text in contents.items() if name != "hook/cli/command_line.py"}
-    return archive.join(contents, archive.shebang(python), bytecode.compile_all(others, [python]))
+    few = {
+        name: text
+        for name, text in contents.items()
+        if name.count("/") == 1 or name in ("hook/cli/__init__.py", "hook/cli/verbs.py")
+    }
+    return archive.join(contents, archive.shebang(python), bytecode.compile_all(few, [python]))
 
 
 @each_python
