@@ -189,13 +189,14 @@ def list_failures(reason, error):
                 more = {"operation": operation, "path": odd, "pid": 7, "kernel": odd}
                 yield HookError(reason, kind, **{**facts, **more, "error": error})
         yield HookError(reason, kind, **{**facts, "parent": odd, "hint": odd, "error": error})
-for reason in (value for name, value in vars(Reason).items() if name.isupper()):
-    for error in errors:
-        for failure in list_failures(reason, error):
-            record = formats.dumps(report.make_failure(failure, "hook", "c1", is_monitored=True))
-            line = words.printable(str(words.explain(failure)))
-            assert record.isascii() and record.isprintable(), record
-            assert line.isascii() and line.isprintable(), line
+reasons = [value for name, value in vars(Reason).items() if name.isupper()]
+for number in range(max(len(reasons), len(errors))):
+    reason, error = reasons[number % len(reasons)], errors[number % len(errors)]
+    for failure in list_failures(reason, error):
+        record = formats.dumps(report.make_failure(failure, "hook", "c1", is_monitored=True))
+        line = words.printable(str(words.explain(failure)))
+        assert record.isascii() and record.isprintable(), record
+        assert line.isascii() and line.isprintable(), line
 report.write_line(odd, to_syslog=False)
 print("each")
 """
