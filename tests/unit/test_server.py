@@ -621,10 +621,10 @@ def test_slow_clients_keep_no_scraper_waiting(
 
 @pytest.mark.slow
 def test_connections_that_send_nothing_keep_no_scraper_waiting() -> None:
-    """10,000 of them, of which as many are open at a time as the server
+    """2,500 of them, of which as many are open at a time as the server
     and this process may have.
     """
-    number = iter(range(10_000))
+    number = iter(range(2_500))
     clients = deque[socket.socket](maxlen=256)
 
     def flood() -> None:
