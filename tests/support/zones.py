@@ -52,7 +52,7 @@ def _list_days(path: Path) -> Iterator[OddDay]:
         zone = ZoneInfo.from_file(file)
     early = datetime(_YEARS[0], 1, 1, tzinfo=timezone.utc)
     while early.year in _YEARS:
-        late = early + 5 * _DAY
+        late = early + 10 * _DAY
         if (before := _offset(zone, early)) != (after := _offset(zone, late)):
             first, last = early, late
             while last - first > _SECOND:
