@@ -17,7 +17,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ import pytest
 from fetch import provision
 from tests.kernel.inside import REAL_ROOT, remove_groups
 from tests.resctrlfs import Mounted, mounted
+from tests.resctrlfs.places import is_mounted
 from tests.support.hook import Hook, shipped, task
 
 HERE = Path(__file__).parent
@@ -50,16 +52,35 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         os.mkdir("/run/runc")
 
 
-@pytest.fixture
-def resctrl(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounted]:
-    """The model, with the knobs that `pytest.mark.knobs` names."""
-    marker = request.node.get_closest_marker("knobs")
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Mounted]]:
+    """Gives a model with these knobs and without groups.
+
+    One server does for all tests: to start it costs more than most of them.
+    """
     if REAL_ROOT is not None:
         pytest.skip("needs the model, and this resctrl is real")
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("needs root and /dev/fuse")
-    with mounted(tmp_path, **(marker.kwargs if marker else {})) as resctrl:
-        yield resctrl
+    with ExitStack() as stack:
+        servers: list[Mounted] = []
+
+        def give(**knobs: object) -> Mounted:
+            if servers and is_mounted(servers[-1].root) and servers[-1].process.poll() is None:
+                servers[-1].control(do="reset", **knobs)
+            else:
+                place = tmp_path_factory.mktemp("model")
+                servers.append(stack.enter_context(mounted(place, **knobs)))
+            return servers[-1]
+
+        yield give
+
+
+@pytest.fixture
+def resctrl(request: pytest.FixtureRequest, models: Callable[..., Mounted]) -> Mounted:
+    """The model, with the knobs that `pytest.mark.knobs` names."""
+    marker = request.node.get_closest_marker("knobs")
+    return models(**(marker.kwargs if marker else {}))
 
 
 @pytest.fixture

@@ -15,9 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.resctrlfs import REPOSITORY, Mounted
+from tests.resctrlfs import REPOSITORY, Mounted, mounted
 from tests.resctrlfs.places import is_mounted
 from tests.support.hook import DEADLINE
+
+
+@pytest.fixture
+def resctrl(tmp_path: Path, models: object) -> Iterator[Mounted]:
+    """A server of its own."""
+    assert models, "where there is one, there can be another one"
+    with mounted(tmp_path) as resctrl:
+        yield resctrl
+
 
 REMOVE = [
     *("unshare", "--mount", "--propagation=private", "sh", "-ec"),

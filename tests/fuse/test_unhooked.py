@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.resctrlfs import Mounted, mounted
+from tests.resctrlfs import Mounted
 from tests.support import machine
 from tests.support.cgroups import cgroup
 from tests.support.hook import UID, Hook, created, task
@@ -134,10 +134,10 @@ class NodeWithRunc:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeWithRunc]:
+def node(tmp_path: Path, resctrl: Mounted) -> Iterator[NodeWithRunc]:
     if reason := machine.missing_with_model():
         pytest.skip(reason)
-    with mounted(tmp_path) as resctrl, ExitStack() as stack:
+    with ExitStack() as stack:
         yield NodeWithRunc(tmp_path, resctrl, stack)
 
 

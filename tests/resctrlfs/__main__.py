@@ -35,8 +35,13 @@ from tests.resctrlfs.server import ResctrlOperations, announce, serve
 class Control:
     def __init__(self, operations: ResctrlOperations) -> None:
         self._guard = operations.guard
-        self._model = model = operations.model
+        self._operations = operations
+        self._list_actions()
+
+    def _list_actions(self) -> None:
+        self._model = model = self._operations.model
         self.actions: dict[str, Callable[..., object]] = {
+            "reset": self._reset,
             "set": model.set_knobs,
             "unmount": model.unmount,
             "mount": model.mount,
@@ -53,6 +58,11 @@ class Control:
             "cpu_resctrl_groups": model.cpu_resctrl_groups,
             "state": self._state,
         }
+
+    def _reset(self, **knobs: Any) -> None:  # noqa: ANN401  each has its type
+        """Go on as a server does that begins now, on another machine."""
+        self._operations.begin(Knobs(**knobs))
+        self._list_actions()
 
     def answer(self, line: str) -> str:
         try:

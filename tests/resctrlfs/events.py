@@ -68,6 +68,9 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
+    def clear(self) -> None:
+        os.ftruncate(self._fd, 0)
+
     def append(self, event: Event) -> None:
         os.write(self._fd, json.dumps(asdict(event)).encode() + b"\n")
 

@@ -77,14 +77,19 @@ class ResctrlOperations:
 
     def __init__(self, knobs: Knobs, log: Path, on_ready: Callable[[], None]) -> None:
         self.guard = threading.RLock()
-        self.model = ResctrlModel(knobs)
-        self.tasks = self.model.tasks
         self.log = EventLog(log)
+        self.begin(knobs)
         self._on_ready = on_ready
         self._files: dict[int, OpenFile] = {}
         self._handles = itertools.count(1)
         for name in LOCKED:
             setattr(self, name, functools.partial(self._with_guard, getattr(self, name)))
+
+    def begin(self, knobs: Knobs) -> None:
+        """Begin with a machine; what is open stays the former one's."""
+        self.model = ResctrlModel(knobs)
+        self.tasks = self.model.tasks
+        self.log.clear()
 
     def _with_guard(self, method: Callable[..., object], *arguments: Any) -> object:  # noqa: ANN401  of any operation
         with self.guard:
