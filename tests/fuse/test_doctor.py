@@ -7,12 +7,13 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.resctrlfs import Mounted, mounted
+from tests.resctrlfs import Mounted
 from tests.support import machine
 from tests.support.hook import PYZ, Hook, shipped
 from tests.support.machine import (
@@ -29,18 +30,24 @@ from tests.support.machine import (
 class InstalledNode:
     """A machine with an installation, the model of resctrl,
     and a systemd whose timer is active; `watch` is off.
+
+    `installed`: a copy of such a machine's files, which was installed in this directory.
     """
 
-    def __init__(self, directory: Path, resctrl: Mounted) -> None:
+    def __init__(self, directory: Path, resctrl: Mounted, installed: Path | None = None) -> None:
         self.resctrl = resctrl
         self.run_dir = directory / "records"
-        (directory / "machine/var/lib").mkdir(parents=True)
+        if installed is not None:
+            copy(installed, directory / "machine")
+        (directory / "machine/var/lib").mkdir(parents=True, exist_ok=True)
         self.machine = ScratchMachine(
             directory / "machine", f"mount --bind {directory}/machine/var/lib /var/lib"
         )
         self.path, self.program = self.machine.path, self.machine.put_program
         self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
         self.hook = Hook(resctrl.root, self.run_dir)
+        if installed is not None:
+            return
         self.path("/run/systemd/system").mkdir(parents=True)
         for name in ("systemctl", "systemd-tmpfiles", "crio"):
             self.program(
@@ -74,12 +81,29 @@ class InstalledNode:
         return done.returncode, problems
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[InstalledNode]:
+def copy(what: Path, to: Path) -> None:
+    """Copy a directory with all that overlayfs keeps in it, and the owners."""
+    subprocess.run(["cp", "-a", what, to], check=True)
+
+
+@pytest.fixture(scope="module")
+def installed(
+    models: Callable[..., Mounted], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """Where a node was installed, and what that wrote."""
     if reason := machine.missing_with_model():
         pytest.skip(reason)
-    with mounted(tmp_path) as resctrl:
-        yield InstalledNode(tmp_path, resctrl)
+    directory, kept = tmp_path_factory.mktemp("node"), tmp_path_factory.mktemp("kept") / "machine"
+    InstalledNode(directory, models())
+    copy(directory / "machine", kept)
+    return directory, kept
+
+
+@pytest.fixture
+def node(resctrl: Mounted, installed: tuple[Path, Path]) -> InstalledNode:
+    directory, kept = installed
+    subprocess.run(["rm", "-rf", *directory.iterdir()], check=True)
+    return InstalledNode(directory, resctrl, kept)
 
 
 def containerd(node: InstalledNode) -> None:
