@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 
@@ -19,21 +20,24 @@ class DevLog:
             self.socket.bind(f"/proc/self/fd/{here}/log")
         finally:
             os.close(here)
+        self._dev = directory / "dev"
+        script = 'mount --rbind "$0" /dev && exec "$@"'
+        self.wrapper: tuple[str, ...] = ("unshare", "--mount", "sh", "-c", script, str(self._dev))
+
+    def __enter__(self) -> DevLog:
+        self._dev.mkdir()
         # Tests may lie in /dev/shm, so that stays in the /dev that takes
         # the place of the machine's.
         script = (
-            f"d='{directory}/dev' && mkdir -p $d && mount -t tmpfs tmpfs $d"
-            " && mknod $d/null c 1 3 && mknod $d/zero c 1 3 && touch $d/log && mount --bind "
-            f"'{self.path}' $d/log"
-            " && mkdir $d/shm && if [ -d /dev/shm ]; then mount --rbind /dev/shm $d/shm; fi"
-            ' && mount --rbind $d /dev && exec "$@"'
+            'mount -t tmpfs tmpfs "$0" && cd "$0" && mknod null c 1 3 && mknod zero c 1 3'
+            ' && touch log && mount --bind "$1" log'
+            " && mkdir shm && if [ -d /dev/shm ]; then mount --rbind /dev/shm shm; fi"
         )
-        self.wrapper: tuple[str, ...] = ("unshare", "--mount", "sh", "-c", script, "sh")
-
-    def __enter__(self) -> DevLog:
+        subprocess.run(["sh", "-c", script, self._dev, self.path], check=True)
         return self
 
     def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", "--lazy", "--recursive", self._dev], check=True)
         self.socket.close()
 
     def lines(self) -> list[str]:
