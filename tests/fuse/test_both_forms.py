@@ -285,7 +285,7 @@ def give(states: list[bytes]) -> Callable[[Stage], None]:
     def serve(stage: Stage) -> None:
         for state in states:
             stage.run(state)
-            stage.run(state, "--strict", verb="createRuntime")
+        stage.run(states[0], "--strict", verb="createRuntime")
         stage.look()
 
     return serve
