@@ -60,10 +60,10 @@ def test_some_have_few_descriptors_or_little_memory() -> None:
 
 @pytest.mark.both_forms
 def test_command_runs_if_calls_of_run_fail_and_not_if_run_is_killed() -> None:
-    with some("run", 9) as campaign:
+    with some("run", 4) as campaign:
         commands.run(campaign)
 
 
 def test_no_line_is_lost_or_counted_twice_if_reconcile_is_killed_while_it_adds_up() -> None:
-    with some("sums", 12) as campaign:
+    with some("sums", 6) as campaign:
         sums.run(campaign)
