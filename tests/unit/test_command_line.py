@@ -518,7 +518,7 @@ SHELLS = {
 ZSH = r"""
     PROMPT=
     fpath=($SETUP $fpath)
-    autoload -Uz compinit && compinit -u -D
+    autoload -Uz compinit && compinit -u -d $SETUP/dump
     compadd() {
         if [[ "${@[1,(i)(-|--)]}" == *-[OAD]\ * ]]; then
             builtin compadd "$@"
