@@ -85,6 +85,8 @@ class Vm:
             "norandmaps",
             # Message interrupts are all we need, and to route the others takes a second and a half.
             "pci=noacpi",
+            # The CPUs have one clock. To compare and to watch it takes two of them seconds.
+            "tsc=reliable",
             "root=root rootfstype=9p "
             "rootflags=trans=virtio,version=9p2000.L,cache=loose,msize=512000 ro",
             f"init={init} fakerdt.max_rmid={self.rmids} fakerdt.closids={self.closids}",
