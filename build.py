@@ -97,7 +97,6 @@ and what is about this one.
 """
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "view", "fleet")
 PLOT = "plot"
-KEPT_BYTECODE = "PYTHONPYCACHEPREFIX"
 
 
 def compile_verb(arguments: Sequence[str]) -> int:
@@ -135,9 +134,9 @@ def test_verb(arguments: Sequence[str]) -> int:
         print(f"build.py: no test of the chart: {error}", file=sys.stderr)
     _build_for_all()
     os.environ[leftovers.MARK] = str(os.getpid())
-    # Otherwise each of thousands of processes compiles what it imports: here there may be
-    # no bytecode, and an ordinary user can write none.
-    os.environ |= {KEPT_BYTECODE: str(provision.cache("pycache")), "PYTHONDONTWRITEBYTECODE": ""}
+    # Otherwise each of thousands of processes compiles what it imports, those in guests too, where
+    # it is slow.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(
         prefix=leftovers.own_mark(), ignore_cleanup_errors=True
     ) as own:
@@ -145,9 +144,8 @@ def test_verb(arguments: Sequence[str]) -> int:
         os.environ["TMPDIR"] = tempfile.tempdir = own
         status = _run_tests(arguments)
         left = leftovers.find_left()
-    for user in ("", "nobody"):
-        for place in (own, provision.find_scratch()):  # of sources that are gone
-            shutil.rmtree(provision.cache(user, "pycache", place.lstrip("/")), ignore_errors=True)
+    for place in (own, provision.find_scratch()):  # of sources that are gone
+        shutil.rmtree(provision.cache("nobody", "pycache", place.lstrip("/")), ignore_errors=True)
     print(*(f"LEFT: {line}" for line in left), sep="\n", end="\n" * bool(left))
     return status or int(bool(left and os.environ.get("CI")))
 
@@ -227,7 +225,8 @@ def _become_ordinary() -> list[str]:
         shutil.chown(place, user.pw_uid, user.pw_gid)
     places = {"TMPDIR": scratch, "MYPY_CACHE_DIR": kept / "mypy", "RUFF_CACHE_DIR": kept / "ruff"}
     places |= {"HYPOTHESIS_STORAGE_DIRECTORY": kept / "hypothesis"}
-    places |= {KEPT_BYTECODE: kept / "pycache"}
+    # Of the sources it can write none.
+    places |= {"PYTHONPYCACHEPREFIX": kept / "pycache"}
     who = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
     # Without no_setuid_fixup access(2) would not know what open(2) may do.
     reads = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]

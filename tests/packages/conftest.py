@@ -107,7 +107,9 @@ def packages(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Package
 
 @pytest.fixture(scope="session")
 def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """The same program in a later version."""
+    """The same program in a later version, in packages that are hardly compressed:
+    six times as quick. Those of a release are `packages`.
+    """
     tree = tmp_path_factory.mktemp("newer")
     for name in ("hook", "oci-hooks", "packaging"):
         shutil.copytree(
@@ -115,13 +117,22 @@ def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packa
         )
     module = tree / "hook" / "__init__.py"
     module.write_text(module.read_text().replace(f'"{packages.version}"', f'"{NEWER}"'))
-    return _packages(
-        native.build(tree, tree / native.OUTPUT), NEWER, tmp_path_factory.mktemp("newer-packages")
-    )
+    shutil.copy(REPOSITORY / "CHANGELOG.md", tree)
+    shutil.copy(REPOSITORY / "LICENSE", tree)
+    (tree / "docs").mkdir()
+    shutil.copy(REPOSITORY / SCHEMA, tree / SCHEMA)
+    script = tree / "packaging" / "package.py"
+    text = script.read_text()
+    for usual, quick in QUICKLY.items():
+        assert usual in text
+        text = text.replace(usual, quick)
+    script.write_text(text)
+    output = tmp_path_factory.mktemp("newer-packages")
+    return _packages(native.build(tree, tree / native.OUTPUT), NEWER, output, root=tree)
 
 
-def _packages(program: Path, version: str, output: Path) -> Packages:
-    pack(program, output)
+def _packages(program: Path, version: str, output: Path, root: Path = REPOSITORY) -> Packages:
+    pack(program, output, root=root)
     (deb,), (rpm,) = output.glob("*.deb"), output.glob("*.rpm")
     return Packages(version, deb, rpm)
 
