@@ -40,26 +40,28 @@ NODES = [
 ]
 
 
-@pytest.mark.parametrize("claim", CLAIMS)
 @pytest.mark.parametrize(("kind", "runtime"), NODES)
 def test_pod_is_in_its_own_group_alone_whatever_its_claim(
-    start_node: StartNode, kind: str, runtime: str, claim: str
+    start_node: StartNode, kind: str, runtime: str
 ) -> None:
     """From before its first instruction on. The hook may be called twice, and move it twice."""
     node = start_node(kind, runtime)
     if isinstance(node.containerd, Injecting):
         node.containerd.add_option(PODMAN, "--key=sandbox")
     victim = {f"oci-{VICTIM}": [node.pod(VICTIM).start("victim").init().pid]}
-    container = node.pod(**CLAIMS[claim]).start("web")
-    init = container.init()
-    assert node.groups() == {GROUP: [init.pid], **victim}
-    moves = node.moves(init)
-    assert {event.path for event, _ in moves} == {f"/mon_groups/{GROUP}/tasks"}
-    for _, process in moves:
-        assert_runtime_init(process, COMM[runtime.partition("-")[0]])
-    container.end()
-    assert node.groups().pop(GROUP, []) == []
-    assert f"oci-{VICTIM}" in node.groups()
+    for attempt, (claim, annotations) in enumerate(CLAIMS.items()):
+        pod = node.pod(**annotations)
+        container = pod.start("web", attempt)
+        init = container.init()
+        assert node.groups() == {GROUP: [init.pid], **victim}, claim
+        moves = node.moves(init)
+        assert {event.path for event, _ in moves} == {f"/mon_groups/{GROUP}/tasks"}, claim
+        for _, process in moves:
+            assert_runtime_init(process, COMM[runtime.partition("-")[0]])
+        container.stop()
+        pod.remove()
+        assert node.groups().pop(GROUP, []) == [], claim
+        assert f"oci-{VICTIM}" in node.groups(), claim
 
 
 def test_nri_refuses_a_container_above_its_limit_and_the_next_one_has_the_hook(
