@@ -32,6 +32,7 @@ from tests.support.containers import (
     Watch,
     make_rootfs,
     remove,
+    short_scratch,
     users,
 )
 from tests.support.hook import PYZ, shipped
@@ -112,7 +113,7 @@ class Containerd:
     """Of each runtime, in config.toml."""
 
     def __init__(self) -> None:
-        self.base = make_directory("/tmp")  # a short path: sockets lie in it
+        self.base = make_directory(short_scratch())
         self.cgroups = Cgroups(self.base.name)
         # Named like a container's, so that tests which run meanwhile do not take it for the host's.
         self._own = Cgroup(f"{self.cgroups.path}/libpod-{'c0' * 32}.scope")

@@ -8,6 +8,7 @@ installed to are scratch, and resctrl is the model.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -93,7 +94,7 @@ class Host:
         }
         # The chart refuses other directories of resctrl's and the hook's,
         # and places that a boot empties, where scratch directories lie.
-        text = json.dumps(chart.render(values, "--skip-schema-validation"))
+        text = render(json.dumps(values))
         objects = json.loads(
             text.replace(HOOKS, str(self.lab.hooks_dir)).replace(PREFIX, str(self.prefix))
         )
@@ -239,6 +240,12 @@ class Host:
         inside = self.lab.gate(f"inside-{number}")
         self.lab.podman("exec", "-d", workload, *inside.command)
         inside.wait_up()
+
+
+@functools.cache
+def render(values: str) -> str:
+    """JSON of the chart's objects. Loops ask for the same ones, and Helm takes long."""
+    return json.dumps(chart.render(json.loads(values), "--skip-schema-validation"))
 
 
 def line_with(process: subprocess.Popen[str], text: str) -> str:

@@ -18,12 +18,12 @@ import os
 import select
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fetch import provision
 from tests.resctrlfs.events import Seen, look
 from tests.resctrlfs.places import detach
 from tests.support.cgroups import end_cgroups, path_of, pids_below
@@ -199,7 +199,7 @@ class Lab:
         """Our hook is installed for all of Podman's containers;
         add_hook() and `hooks_dir` change that.
         """
-        self.base = make_directory(_short_temporary_directory())
+        self.base = make_directory(short_scratch())
         self.base.chmod(0o755)
         self.hook = shipped()
         self.hook_arguments = ["resctrl-mon-hook", "hook", *hook_arguments]
@@ -568,11 +568,13 @@ def make_rootfs(directory: Path) -> Path:
     return directory
 
 
-def _short_temporary_directory() -> str:
-    """Podman takes no runroot of more than 50 characters:
-    the caller's TMPDIR may be too long, as pytest's is.
+def short_scratch() -> str:
+    """Where temporary files go if that is short enough, else /tmp.
+
+    Podman takes no runroot of more than 50 characters, and a socket's path is short, too.
+    In memory: a disk's file system is slow at the many files of images that come and go.
     """
-    usual = tempfile.gettempdir()
+    usual = provision.find_scratch()
     return usual if len(f"{usual}/{own_mark()}12345678/runroot") <= 50 else "/tmp"
 
 

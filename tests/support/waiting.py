@@ -10,7 +10,10 @@ from tests.support.hook import DEADLINE
 
 
 def wait(condition: Callable[[], bool]) -> None:
+    """Ask again and again, the longer it takes the less often: to ask may start a process."""
     deadline = time.monotonic() + DEADLINE
+    pause = 0.01
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.25 * pause, 0.5)
