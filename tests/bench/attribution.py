@@ -103,6 +103,8 @@ class GuestPlan(NamedTuple):
     polls: int = 2
     seconds: float = 2
     forks: int = 1000
+    execs: int = 20
+    """The most jobs by exec in a container."""
     seed: int = 1
 
 
@@ -267,8 +269,9 @@ def parse(text: str) -> Reading:
 class MeasuredContainer:
     """One container, from its FIFOs to its end. Its cgroup and its group are known by its name."""
 
-    def __init__(self, name: str, workload: Workload, loops: int, forks: int) -> None:
+    def __init__(self, name: str, workload: Workload, loops: int, plan: GuestPlan) -> None:
         self.name, self.workload = name, workload
+        self._execs = min(workload.execs, plan.execs)
         self.cgroup = CGROUPS / name
         self.group = RESCTRL / "mon_groups" / f"oci-{name}"
         self.gates = BASE / name / "gates"
@@ -283,7 +286,7 @@ class MeasuredContainer:
         for place, shown in SHOWN.items():
             self.seen = [path.replace(str(place), shown, 1) for path in self.seen]
         self._fifos = {end: LineFifo(self.gates / end) for end in ("first", "up", "go")}
-        text = f"echo first >/gates/first; {workload.command.format(loops=loops, forks=forks)}"
+        text = f"echo first >/gates/first; {workload.command.format(loops=loops, forks=plan.forks)}"
         self.command = [
             "/bin/load",
             "begin",
@@ -335,7 +338,7 @@ class MeasuredContainer:
             *self.seen[:-1],
         ]
         used, charged, due = 0, 0, time.monotonic()
-        for _ in range(self.workload.execs):
+        for _ in range(self._execs):
             time.sleep(max(0.0, due - time.monotonic()))
             due += self.workload.every
             done = subprocess.run(
@@ -415,7 +418,7 @@ class GuestBench:
         """Run a container, and measure it from its first instruction until it has done its work."""
         self._count += 1
         workload, is_hooked = WORKLOADS[name], way in {HOOK, WATCH}
-        container = MeasuredContainer(f"c{self._count}", workload, self._loops, self.plan.forks)
+        container = MeasuredContainer(f"c{self._count}", workload, self._loops, self.plan)
         ours = {"path": self._hook, "args": ["resctrl-mon-hook", "hook"], "timeout": 60}
         if not is_hooked:
             container.group.mkdir()

@@ -21,7 +21,9 @@ Shares = dict[tuple[str, str], float]
 JOBS = [name for name, workload in WORKLOADS.items() if 0 < workload.job < 1]
 """No hook sees what exec brings in: it counts with watch."""
 OTHERS = [name for name, workload in WORKLOADS.items() if not workload.execs]
-PLAN = GuestPlan([*OTHERS, *JOBS], runtimes=("runc",), periods=(), polls=0, seconds=0.5, forks=200)
+PLAN = GuestPlan(
+    [*OTHERS, *JOBS], runtimes=("runc",), periods=(), polls=0, seconds=0.5, forks=200, execs=5
+)
 
 
 @pytest.fixture(scope="module")
