@@ -9,11 +9,14 @@ from collections.abc import Callable
 from tests.support.hook import DEADLINE
 
 
-def wait(condition: Callable[[], bool]) -> None:
-    """Ask again and again, the longer it takes the less often: to ask may start a process."""
+def wait(condition: Callable[[], bool], most: float = 0.5) -> None:
+    """Ask again and again, the longer it takes the less often: to ask may start a process.
+
+    `most`: seconds from one time to the next.
+    """
     deadline = time.monotonic() + DEADLINE
     pause = 0.01
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
         time.sleep(pause)
-        pause = min(1.25 * pause, 0.5)
+        pause = min(1.25 * pause, most)
