@@ -48,16 +48,6 @@ def installed() -> None:
 
 
 @pytest.fixture
-def watch() -> None:
-    """It runs, and listens: the record is its own, and not that of one that was killed."""
-    systemctl("stop", WATCH)
-    RECORD.unlink(missing_ok=True)
-    systemctl("reset-failed", WATCH)  # the starts before this one do not count
-    assert systemctl("start", WATCH) == ""
-    wait(RECORD.exists)
-
-
-@pytest.fixture
 def cgroup() -> Iterator[Cgroup]:
     """The cgroup of a container that runs."""
     with container_cgroup(UID, ID) as made, task() as init:
@@ -73,14 +63,12 @@ def is_charged(cgroup: Cgroup) -> bool:
     return len(cgroup.pids()) == 2 and HOOK.tasks(GROUP) == cgroup.pids()
 
 
-@pytest.mark.usefixtures("watch")
-def test_watch_has_the_rights_that_it_needs(cgroup: Cgroup) -> None:
+def test_watch_has_the_rights_that_it_needs_and_has_not_failed_when_it_is_stopped(
+    cgroup: Cgroup,
+) -> None:
+    wait(RECORD.exists)  # it listens
     with exec_into(cgroup):
         wait(lambda: is_charged(cgroup))
-
-
-@pytest.mark.usefixtures("watch")
-def test_watch_that_is_stopped_has_not_failed_and_leaves_no_record() -> None:
     assert systemctl("stop", WATCH) == ""
     assert (state(WATCH, "ActiveState"), state(WATCH, "Result")) == ("inactive", "success")
     assert not RECORD.exists()
