@@ -49,8 +49,8 @@ def test_pod_is_in_its_own_group_alone_whatever_its_claim(
     if isinstance(node.containerd, Injecting):
         node.containerd.add_option(PODMAN, "--key=sandbox")
     victim = {f"oci-{VICTIM}": [node.pod(VICTIM).start("victim").init().pid]}
-    for attempt, (claim, annotations) in enumerate(CLAIMS.items()):
-        pod = node.pod(**annotations)
+    for attempt, (claim, written) in enumerate(CLAIMS.items()):
+        pod = node.pod(**written)
         container = pod.start("web", attempt)
         init = container.init()
         assert node.groups() == {GROUP: [init.pid], **victim}, claim
