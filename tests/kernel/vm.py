@@ -108,8 +108,9 @@ class Vm:
             "-no-reboot",
             "-M",
             "pc,usb=off",
+            # CPUs that wait for each other would do so on a busy host, at its cost.
             "-accel",
-            "tcg,thread=multi",
+            "tcg,thread=single",
             "-cpu",
             cpu,
             "-smp",
