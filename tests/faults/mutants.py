@@ -295,19 +295,25 @@ def fails(copy: Path, *words: str) -> bool:
 
 @cache
 def unit_tests(module: str) -> list[str]:
-    """The files of unit tests for a module: of its name, that import it, that run whole hooks."""
+    """The files of unit tests for a module: of its name, that import it, of what imports it,
+    that run whole hooks.
+    """
+    of_name, importing = f"tests/unit/test_{module}.py", _importing(module, "tests/unit/test_*.py")
+    users = (Path(path).stem for path in _importing(module, "hook/*.py"))
+    chosen = [of_name, *importing, *(f"tests/unit/test_{user}.py" for user in users)]
+    known = {*hook_coverage.test_files()}
+    return list(dict.fromkeys([*(path for path in chosen if path in known), *WHOLE_HOOKS]))
+
+
+def _importing(module: str, pattern: str) -> list[str]:
+    """The files that import a module of hook/."""
     imports = re.compile(
-        rf"^\s*(from hook\.{module} import|import hook\.{module}|from hook import .*\b{module}\b)",
+        rf"^\s*(from hook\.{module} import|import hook\.{module}|"
+        rf"from hook import (\([^)]*|[^(\n]*)\b{module}\b)",
         re.M,
     )
-    files = sorted((provision.ROOT / "tests/unit").glob("test_*.py"))
-    importing = [
-        f"tests/unit/{file.name}"
-        for file in files
-        if imports.search(file.read_text(encoding="utf-8"))
+    return [
+        str(path.relative_to(provision.ROOT))
+        for path in sorted(provision.ROOT.glob(pattern))
+        if imports.search(path.read_text(encoding="utf-8"))
     ]
-    known = set(hook_coverage.test_files())
-    of_name = [f"tests/unit/test_{module}.py"]
-    return list(
-        dict.fromkeys([*(path for path in [*of_name, *importing] if path in known), *WHOLE_HOOKS])
-    )

@@ -224,6 +224,17 @@ def test_key_that_comes_back_and_loses_its_poststop_keeps_what_outlived_its_cont
     assert (node.verbs(options=LINGER), node.groups()) == (["end"], {})
 
 
+def test_a_start_goes_on_with_a_key_that_cannot_be_ended_after_its_linger_time_and_says_so(
+    node: Node,
+) -> None:
+    linger(node)
+    node.kernel.now += 61
+    node.patch.setattr(key, "write_end", fails(errno.EIO))
+    (complaint,) = node.start(**LINGER).run.complaints
+    assert "a key that has lingered long enough could not be ended" in str(explain(complaint))
+    assert node.groups() == {GROUP: {7}}
+
+
 @pytest.mark.parametrize("lingers", [True, False])
 def test_end_with_a_task_that_outlived_its_container_is_finished_after_a_kill_at_each_step(
     node: Node, lingers: bool
