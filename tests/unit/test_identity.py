@@ -227,6 +227,8 @@ def test_another_pod_than_that_of_the_cgroup_is_reported(
         # below its own cgroup a container may choose any name
         ({}, f":/kubepods/pod{UID}/{ID}/libpod-{ID}", "containerd", False),
         ({}, f":/kubepods/pod{UID}/other-{ID}/libpod-{ID}", None, False),
+        # a pod's cgroup further above says nothing of who made it
+        ({}, f":/kubepods/pod{UID}/user/{ID}", None, False),
         ({}, f":/machine.slice/libpod-{ID}.scope/kubepods/pod{OTHER}/crio-{ID}", "libpod", True),
         ({}, f":/{ID}/x/pod{OTHER}/init.scope", None, False),
     ],

@@ -249,6 +249,16 @@ def test_the_pid_is_written_at_once_and_alone(node: Node, group: str) -> None:
     assert writes == [(group, b"4711"), (group.rpartition("/mon_groups/")[0], b"4711")]
 
 
+def test_another_process_with_the_number_is_not_moved_for_a_moment_either(node: Node) -> None:
+    node.spawn(PID, born=200)
+    node.kernel.mkdir(GROUP)
+    writes: list[tuple[str, bytes]] = []
+    node.patch.setattr(node.kernel, "put", lambda path, data: writes.append((path, data)))
+    with pytest.raises(HookError, match="no process"):
+        OURS.put_process(GROUP, PID, 100)
+    assert writes == []
+
+
 @pytest.mark.parametrize(
     ("tasks", "dead", "expected"),
     [
