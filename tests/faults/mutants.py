@@ -299,7 +299,9 @@ def unit_tests(module: str) -> list[str]:
     that run whole hooks.
     """
     of_name, importing = f"tests/unit/test_{module}.py", _importing(module, "tests/unit/test_*.py")
-    users = (Path(path).stem for path in _importing(module, "hook/*.py"))
+    users = (
+        Path(path.removesuffix("/__init__.py")).stem for path in _importing(module, "hook/**/*.py")
+    )
     chosen = [of_name, *importing, *(f"tests/unit/test_{user}.py" for user in users)]
     known = {*hook_coverage.test_files()}
     return list(dict.fromkeys([*(path for path in chosen if path in known), *WHOLE_HOOKS]))

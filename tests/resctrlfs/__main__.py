@@ -62,6 +62,7 @@ class Control:
     def _reset(self, **knobs: Any) -> None:  # noqa: ANN401  each has its type
         """Go on as a server does that begins now, on another machine."""
         self._operations.begin(Knobs(**knobs))
+        self._operations.log.clear()
         self._list_actions()
 
     def answer(self, line: str) -> str:

@@ -89,7 +89,6 @@ class ResctrlOperations:
         """Begin with a machine; what is open stays the former one's."""
         self.model = ResctrlModel(knobs)
         self.tasks = self.model.tasks
-        self.log.clear()
 
     def _with_guard(self, method: Callable[..., object], *arguments: Any) -> object:  # noqa: ANN401  of any operation
         with self.guard:
