@@ -31,11 +31,26 @@ from hook.models import Failure, Index, KeyState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import Any, Protocol, TypeVar
 
     from hook.models import Member, Model
 
     ModelT = TypeVar("ModelT", bound=Model)
+
+    class Reader(Protocol):
+        """What reads a run directory: a RunDir, or one that cannot write (node/records)."""
+
+        path: str
+        descriptor: int
+
+        def read(self, model: type[ModelT], name: str) -> ModelT | None: ...
+
+        def read_json(self, model: type[Model], name: str) -> Any: ...  # noqa: ANN401  as below
+
+        def has(self, model: type[Model], name: str) -> bool: ...
+
+        def glance(self, model: type[ModelT], name: str) -> ModelT | None: ...
+
 
 PLACES = {KeyState: "groups", Index: "members", Failure: "unmonitored"}
 """The directory of each model's records.
@@ -45,27 +60,39 @@ Those of hook/node/models.py are in the run directory itself.
 LIMIT = 16 << 20
 
 
-class Reader:
-    """The open run directory, to read; `descriptor` is for other modules that read files in it."""
+class RunDir:
+    """The open run directory, to read and to write.
 
-    def __init__(self, path: str) -> None:
-        """Open the run directory.
+    `descriptor` is for other modules that read files in it.
+    """
 
-        Raises OSError, and HookError `io` if another user could write to it.
+    # The kind of the failure that a lock was not free in time; `jobs` has another.
+    lock_error = "locked"
+
+    def __init__(self, path: str, complaints: list[HookError] | None = None) -> None:
+        """Open the run directory, or make it.
+
+        Problems that are handled on the way go to `complaints`.
+
+        Raises HookError `io` if that fails, or another user could write to it.
         """
         self.path = path
+        self.complaints = complaints if complaints is not None else []  # the caller's
         try:
-            self.descriptor = system.open_directory(path)
-        except OSError as error:
-            if error.errno not in (system.ENOTDIR, system.ELOOP):
-                raise
-            raise HookError(Reason.IO, "no directory", path=path) from None
-        owner, mode = system.owner_and_mode(self.descriptor)
-        if (owner != 0 and owner != system.user_id()) or mode & 0o022:
-            system.close(self.descriptor)
-            raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
+            try:
+                self.descriptor = open_run_dir(path)
+            except FileNotFoundError:
+                from hook import rare
 
-    def read(self, model: type[ModelT], name: str) -> ModelT | None:
+                rare.ensure_directory(path, 0o755)
+                self.descriptor = open_run_dir(path)
+                rare.make_parts(self.descriptor)
+        except OSError as error:
+            from hook import rare
+
+            raise rare.as_hook_error("cannot create or open the run directory", error) from error
+
+    def read(self: Reader, model: type[ModelT], name: str) -> ModelT | None:
         """Read a record; returns None if it does not exist.
 
         OSError and ValueError say that it is unreadable.
@@ -75,18 +102,18 @@ class Reader:
         except FileNotFoundError:
             return None
 
-    def read_json(self, model: type[Model], name: str) -> Any:  # noqa: ANN401  that is what JSON is
+    def read_json(self: Reader, model: type[Model], name: str) -> Any:  # noqa: ANN401  that is what JSON is
         """Read the content of a record, which may be of a newer version.
 
         Raises OSError and ValueError.
         """
         return formats.loads(system.read_file(file_of(model, name), LIMIT, self.descriptor))
 
-    def has(self, model: type[Model], name: str) -> bool:
+    def has(self: Reader, model: type[Model], name: str) -> bool:
         """Whether a record exists, readable or not."""
         return system.try_call(system.inode, file_of(model, name), self.descriptor) is not None
 
-    def glance(self, model: type[ModelT], name: str) -> ModelT | None:
+    def glance(self: Reader, model: type[ModelT], name: str) -> ModelT | None:
         """Read a record without its lock, so that it may be outdated at once.
 
         An unreadable one counts as missing.
@@ -108,35 +135,6 @@ class Reader:
                 Reason.IO, "unreadable index", run_dir=self.path, container=container, error=error
             ) from error
         return index.key if index is not None else None
-
-
-class RunDir(Reader):
-    """The open run directory, to read and to write."""
-
-    # The kind of the failure that a lock was not free in time; `jobs` has another.
-    lock_error = "locked"
-
-    def __init__(self, path: str, complaints: list[HookError] | None = None) -> None:
-        """Open the run directory, or make it.
-
-        Problems that are handled on the way go to `complaints`.
-
-        Raises HookError `io` if that fails, or another user could write to it.
-        """
-        self.complaints = complaints if complaints is not None else []  # the caller's
-        try:
-            try:
-                super().__init__(path)
-            except FileNotFoundError:
-                from hook import rare
-
-                rare.ensure_directory(path, 0o755)
-                super().__init__(path)
-                rare.make_parts(self.descriptor)
-        except OSError as error:
-            from hook import rare
-
-            raise rare.as_hook_error("cannot create or open the run directory", error) from error
 
     def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
         """Replace a record atomically: a reader, also after a crash,
@@ -292,3 +290,21 @@ class LockedKey:
 def file_of(model: type[Model], name: str) -> str:
     """The path of a record in the run directory."""
     return f"{PLACES.get(model, '.')}/{name}.json"
+
+
+def open_run_dir(path: str) -> int:
+    """Open a run directory; returns its descriptor.
+
+    Raises OSError, and HookError `io` if another user could write to it.
+    """
+    try:
+        descriptor = system.open_directory(path)
+    except OSError as error:
+        if error.errno not in (system.ENOTDIR, system.ELOOP):
+            raise
+        raise HookError(Reason.IO, "no directory", path=path) from None
+    owner, mode = system.owner_and_mode(descriptor)
+    if (owner != 0 and owner != system.user_id()) or mode & 0o022:
+        system.close(descriptor)
+        raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
+    return descriptor

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from stat import S_ISREG
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hook import names, rare, system
 from hook.damage import ASIDE
@@ -24,9 +24,12 @@ from hook.line import count_owed
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import ReconcileRecord, Unhooked, UnhookedContainer
 from hook.rare import as_hook_error
-from hook.store import PLACES, Reader, RunDir, file_of
+from hook.store import PLACES, RunDir, file_of, open_run_dir
 from hook.validation import replace
 from hook.words import explain_exception, who
+
+if TYPE_CHECKING:
+    from hook.store import Reader
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -56,15 +59,19 @@ class Broken:
     problem: str
 
 
-class Records(Reader):
+class Records:
     """The run directory, open for reading, for `with`; one that does not exist is empty.
 
-    Raises HookError `io` if it cannot be read, or if another user could write to it.
+    It reads as a RunDir does, and has nothing to write with. Raises HookError `io` if it cannot be
+    read, or if another user could write to it.
     """
 
+    read, read_json, has, glance = RunDir.read, RunDir.read_json, RunDir.has, RunDir.glance
+
     def __init__(self, path: str) -> None:
+        self.path = path
         try:
-            super().__init__(path)
+            self.descriptor = open_run_dir(path)
         except FileNotFoundError:
             self.descriptor = -1
         except OSError as error:
