@@ -90,7 +90,7 @@ class Knobs:
     what was forked since is not known then, nor what died.
     """
     names_ms: int = 0
-    """How long the kernel may know what a name stands for without asking again.
+    """For how long the kernel keeps what it has learnt of a name.
 
     0 where the control socket mounts, or has domains come and go.
     """
