@@ -116,7 +116,7 @@ def _read_name(container: str) -> str | None:
 
 def _find_grandparent() -> int:
     """The pid of our parent's parent; 0, which no process has: our parent has ended."""
-    fields = rare.stat_fields(system.parent_id())
+    fields = system.stat_fields(system.parent_id())
     return int(fields[1]) if fields is not None else 0
 
 

@@ -5,6 +5,13 @@ from __future__ import annotations
 
 from hook import system
 
+NOT_HOST_NAMESPACES = (
+    "this is not the host's pid and time namespace: which processes are dead and which groups "
+    "empty is unknown here"
+)
+NAMESPACES_HINT = (
+    "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
+)
 _HOST_PID_NAMESPACE, _HOST_TIME_NAMESPACE = "pid:[4026531836]", "time:[4026531834]"
 _CGROUPS = "/sys/fs/cgroup"
 

@@ -92,10 +92,7 @@ def _save(context: Context, locked: LockedKey, after: KeyState, removed: list[st
     except OSError as error:
         if not removed or after.completed_at is None or after.owed is not None:
             raise
-        from hook import rare
-
-        problem = f"could not save the final counters of key {after.key}"
-        context.run.complaints.append(rare.as_hook_error(problem, error))
+        context.run.complain(f"could not save the final counters of key {after.key}", error)
         return False
     return True
 

@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-NOT_HOST_NAMESPACES = (
-    "this is not the host's pid and time namespace: which processes are dead and which groups "
-    "empty is unknown here"
-)
-NAMESPACES_HINT = (
-    "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
-)
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 _SOON = 0.01
 _SEEK_CUR = 1  # lseek(2)
@@ -264,12 +257,3 @@ def link(path: str, further: str, dir_fd: int) -> None:
     """
     names = system.encoded(path), system.encoded(further)
     system.posix.link(*names, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
-
-
-def stat_fields(pid: int | str) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the third (state) on,
-    or None without such a process or such a /proc.
-
-    `pid` is a process, or PID/task/TID for a single thread.
-    """
-    return system.try_call(system.read_stat, pid)

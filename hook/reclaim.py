@@ -13,7 +13,7 @@ Imported only in these cases, if a group has lingered long enough, and by the to
 
 from __future__ import annotations
 
-from hook import host, inventory, key, life_end, names, rare, system
+from hook import host, inventory, key, life_end, names, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import KeyState
 
@@ -104,9 +104,7 @@ def undo(
         key.settle(context, locked, after, [] if is_member else [container.id])
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
-        context.run.complaints.append(
-            rare.as_hook_error("a failed start could not be undone", error)
-        )
+        context.run.complain("a failed start could not be undone", error)
 
 
 def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
@@ -119,9 +117,7 @@ def drop_left(context: Context, attempt: Attempt, locked: LockedKey) -> None:
     try:
         remove_retired(context, locked, left=attempt.left)
     except (HookError, OSError) as error:
-        context.run.complaints.append(
-            rare.as_hook_error("could not clean up a mon_group created by a failed attempt", error)
-        )
+        context.run.complain("could not clean up a mon_group created by a failed attempt", error)
 
 
 # --- Keys that hold RMIDs for no live member
@@ -167,7 +163,7 @@ def reclaim(context: Context, skipped: str) -> bool:
                 break
             _end(context, state.key, waiting=True)
     except (HookError, OSError) as error:
-        context.run.complaints.append(rare.as_hook_error("RMIDs could not be reclaimed", error))
+        context.run.complain("RMIDs could not be reclaimed", error)
     return context.freed > before
 
 
@@ -237,9 +233,7 @@ def end_lingered(context: Context, locked: LockedKey) -> None:
     try:
         key.write_end(context, locked)
     except (HookError, OSError) as error:
-        context.run.complaints.append(
-            rare.as_hook_error("a key that has lingered long enough could not be ended", error)
-        )
+        context.run.complain("a key that has lingered long enough could not be ended", error)
 
 
 # --- Groups with our prefix that are on record of no key
@@ -256,9 +250,8 @@ def find_orphans(context: Context, paths: Iterable[str]) -> list[str]:
         for path in paths
         if parse_key(context, path) is not None and not is_recorded(context, path)
     ]
-    states = (
-        inventory.list_states(context.run) if lone else []
-    )  # their groups may have another prefix
+    # Their groups may have another prefix.
+    states = inventory.list_states(context.run) if lone else []
     taken = {group.path for state in states if state.completed_at is None for group in state.groups}
     return [path for path in lone if path not in taken]
 

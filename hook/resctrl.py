@@ -233,6 +233,6 @@ def _is_other(pid: int, born: int | None) -> bool:
     """Whether a process with this number is known to have started at another time."""
     return (
         born is not None
-        and (fields := system.try_call(system.read_stat, pid)) is not None
+        and (fields := system.stat_fields(pid)) is not None
         and int(fields[19]) != born
     )

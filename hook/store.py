@@ -92,6 +92,12 @@ class RunDir:
 
             raise rare.as_hook_error("cannot create or open the run directory", error) from error
 
+    def complain(self, problem: str, error: HookError | OSError) -> None:
+        """Add a failure that stops nothing to `complaints`."""
+        from hook import rare
+
+        self.complaints.append(rare.as_hook_error(problem, error))
+
     def read(self: Reader, model: type[ModelT], name: str) -> ModelT | None:
         """Read a record; returns None if it does not exist.
 

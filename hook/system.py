@@ -369,11 +369,20 @@ def in_user_namespace() -> bool:
     return text is not None and text.split() != _HOST_UID_MAP
 
 
-def read_stat(pid: int | str) -> list[str]:
+def _stat_fields(pid: int | str) -> list[str]:
     """The fields of /proc/PID/stat from the third on; the second, the name,
     may hold spaces and parentheses.
     """
     return read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def stat_fields(pid: int | str) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third (state) on,
+    or None without such a process or such a /proc.
+
+    `pid` is a process, or PID/task/TID for a single thread.
+    """
+    return try_call(_stat_fields, pid)
 
 
 def starttime(pid: int) -> int | None:
@@ -385,7 +394,7 @@ def starttime(pid: int) -> int | None:
     proc_pid_stat(5), field 22.
     """
     try:
-        return int(read_stat(pid)[19])
+        return int(_stat_fields(pid)[19])
     except (FileNotFoundError, ProcessLookupError):
         # Else /proc shows no process at all, and an absent pid means nothing.
         if is_directory("/proc/1"):
@@ -401,7 +410,7 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
     left its threads running is a zombie as well (state Z or X, field 3; num_threads, field 20).
     """
     try:
-        fields = read_stat(pid)
+        fields = _stat_fields(pid)
         reused = born is not None and int(fields[19]) != born
         return reused or is_over(fields)
     except (FileNotFoundError, ProcessLookupError):

@@ -36,8 +36,9 @@ def forget_failure(context: Context, container: str, process: Container | None =
             if not has_live_failure(run, container, process.pid if process is not None else None):
                 close(context, container, process)
     except (HookError, OSError) as error:  # reconcile removes it
-        problem = "the record of a failed start stays until its line of history can be written"
-        run.complaints.append(rare.as_hook_error(problem, error))
+        run.complain(
+            "the record of a failed start stays until its line of history can be written", error
+        )
 
 
 def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 
-from hook import host, names, rare, system
+from hook import host, names, system
 from hook.errors import WRONG_CTRL_GROUP
 from hook.rare import as_hook_error
 
@@ -168,7 +168,7 @@ PROBLEMS = {
         "the run directory {path} cannot be used: {obstacle} is {what}, not a directory"
     ),
     "no process": "the container's process {pid} is gone",
-    "not host namespaces": f"no RMID is reclaimed: {rare.NOT_HOST_NAMESPACES}",
+    "not host namespaces": f"no RMID is reclaimed: {host.NOT_HOST_NAMESPACES}",
     "not mounted": "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
     "not rebuilt": "the record of key {key} is not rebuilt yet",
     "not root's": (

@@ -184,7 +184,7 @@ def _check_root(_site: Site) -> Found:
         what = "not running as root, or only inside a user namespace (rootless)"
         yield FAILURE, what, "run it as root on the host: rootless containers cannot be monitored"
     if not host.in_host_namespaces():
-        yield FAILURE, rare.NOT_HOST_NAMESPACES, rare.NAMESPACES_HINT
+        yield FAILURE, host.NOT_HOST_NAMESPACES, host.NAMESPACES_HINT
 
 
 # --- resctrl, and what the CPU counts: not every one counts memory traffic, and some have fewer

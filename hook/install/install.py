@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from hook import formats, host, rare, system
+from hook import formats, host, system
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import files, hooksd, programs
@@ -473,7 +473,7 @@ def uninstall(
     refuse_others(places, force=force)
     if not places.top and os.path.isdir(options.run_dir) and not host.in_host_namespaces():
         # In another namespace groups look empty that are not.
-        raise HookError(Reason.DENIED, rare.NOT_HOST_NAMESPACES, hint=rare.NAMESPACES_HINT)
+        raise HookError(Reason.DENIED, host.NOT_HOST_NAMESPACES, hint=host.NAMESPACES_HINT)
     at, remains = places.at, reconcile.Remains([], [])
     with lock_directories(at(places.program_dir), at(places.hooks_dir)):
         foreign = [at(path) for path in places.files() if places.is_foreign(path)]

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from hook import identity, inventory, names, rare, report, system, unmonitored
+from hook import identity, inventory, names, report, system, unmonitored
 from hook.context import new_context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason
@@ -348,7 +348,7 @@ def refuse_service(pids: Collection[int]) -> None:
     """
     ancestor = os.getppid()
     while ancestor > 1 and ancestor not in pids:
-        fields = rare.stat_fields(ancestor)
+        fields = system.stat_fields(ancestor)
         ancestor = int(fields[1]) if fields is not None else 0
     for place in system.cgroups(ancestor) if ancestor > 1 else ():
         reading = (
@@ -401,7 +401,7 @@ def _find(pid: int, history: str, labels: dict[str, str] | None) -> Container:
     """
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
-    fields = rare.stat_fields(pid)
+    fields = system.stat_fields(pid)
     if fields is None:
         raise HookError(Reason.TASK_GONE, f"there is no process {pid}")
     if system.is_over(fields):
@@ -509,7 +509,7 @@ def _undo(
             elif ours:
                 remove_members(context, locked, ours)
     except (HookError, OSError) as error:  # reconcile drops them once they are dead
-        context.run.complaints.append(as_hook_error("a failed start could not be undone", error))
+        context.run.complain("a failed start could not be undone", error)
 
 
 def _take_out(

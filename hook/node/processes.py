@@ -197,7 +197,7 @@ class Processes:
         """Whether a task started after this look,
         which therefore cannot say which container's it is.
         """
-        fields = rare.stat_fields(tid)
+        fields = system.stat_fields(tid)
         return fields is not None and int(fields[19]) > (self.boottime * system.TICKS) - 1
 
     def sum_cpu_time(self, pid: int, inside: Collection[int]) -> float:
@@ -209,7 +209,7 @@ class Processes:
         family = [pid]
         for parent in family:  # it grows
             family += self._children.get(parent, ())
-        shown = (rare.stat_fields(each) for each in {*family} - {*inside})
+        shown = (system.stat_fields(each) for each in {*family} - {*inside})
         return (
             sum(int(ticks) for fields in shown if fields is not None for ticks in fields[11:15])
             / system.TICKS
@@ -305,7 +305,7 @@ def cpu_seconds(tid: int) -> float:
     """Return the CPU time of a thread, user and system, or 0 if it is gone:
     proc_pid_stat(5), fields 14 and 15.
     """
-    fields = rare.stat_fields(f"{tid}/task/{tid}")
+    fields = system.stat_fields(f"{tid}/task/{tid}")
     return (int(fields[11]) + int(fields[12])) / system.TICKS if fields is not None else 0.0
 
 
@@ -320,7 +320,7 @@ def check_namespaces() -> None:
             hint="mount -t proc proc /proc",
         )
     if not host.in_host_namespaces():
-        raise HookError(Reason.DENIED, rare.NOT_HOST_NAMESPACES, hint=rare.NAMESPACES_HINT)
+        raise HookError(Reason.DENIED, host.NOT_HOST_NAMESPACES, hint=host.NAMESPACES_HINT)
     if any("/../" in place + "/" for place in system.cgroups(1)):  # cgroup_namespaces(7)
         problem = (
             "running in a private cgroup namespace, where processes cannot be matched to containers"
@@ -379,7 +379,7 @@ def _list_relatives(pids: Iterable[int]) -> set[int] | None:
             family += {*map(int, text.split())} - related
             related.update(family)
     for pid in ancestors:  # as well
-        fields = rare.stat_fields(pid)
+        fields = system.stat_fields(pid)
         if fields is not None and (parent := int(fields[1])) not in (0, *ancestors):
             ancestors.append(parent)
     return related.union(ancestors)

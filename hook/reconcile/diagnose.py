@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from hook import life_turns, names, rare, reclaim, system
+from hook import life_turns, names, reclaim, system
 from hook.errors import Reason
 from hook.key import is_held
 from hook.line import count_owed
@@ -358,7 +358,7 @@ def _has_dead_process(failure: Failure) -> bool:
     pid = failure.pid or 0
     is_dead = system.is_dead(pid, failure.starttime)
     if is_dead is False and failure.starttime is None and failure.boottime is not None:
-        fields = rare.stat_fields(pid)  # a process that started since then has got the pid
+        fields = system.stat_fields(pid)  # a process that started since then has got the pid
         return fields is None or int(fields[19]) > failure.boottime * system.TICKS
     return is_dead is True
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hook import host, inventory, rare, system
+from hook import host, inventory, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.key import settle
 from hook.models import Member
@@ -178,7 +178,7 @@ class Mover:
         group = self.member.group
         if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
             return True
-        before = rare.stat_fields(f"{tid}/task/{tid}")
+        before = system.stat_fields(f"{tid}/task/{tid}")
         if not self._is_ours(tid):
             return False
         try:
@@ -189,7 +189,7 @@ class Mover:
             if error.reason != Reason.TASK_GONE:
                 raise
             return False
-        after = rare.stat_fields(f"{tid}/task/{tid}")
+        after = system.stat_fields(f"{tid}/task/{tid}")
         if after is not None and (before is None or before[19] != after[19]):
             if not self._is_ours(tid):  # the next run brings it into the group of its own container
                 with suppress(HookError):

@@ -394,9 +394,8 @@ def _open_node(options: Options) -> Context:
     processes.check_namespaces()
     context = new_context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     try:
-        rare.make_parts(
-            context.run.descriptor
-        )  # hooks make them with the run directory and need them
+        # Hooks make them with the run directory, and need them.
+        rare.make_parts(context.run.descriptor)
     except OSError as error:
         raise as_hook_error(
             "cannot create the missing parts of the run directory", error
@@ -576,7 +575,7 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
             if locked.state is None:
                 return None
     except (HookError, OSError) as error:
-        run.complaints.append(rare.as_hook_error("cannot end it", error))
+        run.complain("cannot end it", error)
     return f"key {key}: " + "; ".join(str(explain(error)) for error in run.complaints)
 
 

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hook import counters, formats, names, rare, show, system
+from hook import counters, formats, host, names, show, system
 from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
@@ -109,7 +109,7 @@ def format_list(answer: dict[str, Any], screen: Screen) -> list[str]:
         rows.append(("total", "", _read_uses(answer["total"])))
     lines = [
         _format_rmids(answer),
-        *([] if answer["host_namespaces"] else [rare.NOT_HOST_NAMESPACES]),
+        *([] if answer["host_namespaces"] else [host.NOT_HOST_NAMESPACES]),
         "",
     ]
     lines += _lay_out_keys(rows, columns, LIST_HEADS, screen)

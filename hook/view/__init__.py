@@ -102,10 +102,8 @@ class View:
         if version is not None and version == self._seen and now < self._due:
             return None
         self._make_parts()
-        versions, views = (
-            records.list_versions(self._run),
-            {*inventory.list_part(self._run, _PLACE)},
-        )
+        versions = records.list_versions(self._run)
+        views = {*inventory.list_part(self._run, _PLACE)}
         self._shown = {key: shown for key, shown in self._shown.items() if key in versions}
         outdated = [
             key

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import life_turns, rare, reclaim, system
+from hook import life_turns, reclaim, system
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options, Owed
 from hook.node import naming, records
 from hook.reconcile import diagnose
@@ -135,7 +135,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
     monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
     monkeypatch.setattr(system, "is_dead", lambda pid, _born=None: pid == 8)
-    monkeypatch.setattr(rare, "stat_fields", lambda _pid: 20 * ["1"])
+    monkeypatch.setattr(system, "stat_fields", lambda _pid: 20 * ["1"])
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
 
 

@@ -44,7 +44,7 @@ class Conmon:
         self.parents: list[str | None] = ["900"]
         self.read = list[str]()
         monkeypatch.setattr(system, "parent_id", lambda: 1000)
-        monkeypatch.setattr(rare, "stat_fields", self._stat_fields)
+        monkeypatch.setattr(system, "stat_fields", self._stat_fields)
         monkeypatch.setattr(host, "link_target", self._link_target)
         monkeypatch.setattr(rare, "read_start", self._read_start)
 
