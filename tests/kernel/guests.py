@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -128,6 +129,27 @@ def _run(kind: GuestKind, *, again: bool = True) -> GuestOutcome:
             return _run(kind, again=False)
         output.seek(0)
         return GuestOutcome(status, output.read())
+
+
+LOOKS = (
+    ["ps", "--ppid=2", "--deselect", "-o", "pid,ppid,stat,wchan:24,etimes,time,args", "--cols=160"],
+    ["systemctl", "--no-pager", "list-jobs"],
+    ["sh", "-c", "tail -n 20 /dev/shm/*/log /tmp/*/log; dmesg | tail -n 20"],
+)
+"""Commands that show of what a test hangs: its guest is gone before anybody can look."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,  # noqa: ARG001  the hook's arguments
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In the guest: a failed test shows what runs there, and what waits."""
+    report = yield
+    if report.failed:
+        for words in LOOKS:
+            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+            report.sections.append((" ".join(words), done.stdout + done.stderr))
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
