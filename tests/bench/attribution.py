@@ -123,8 +123,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class CountingVm(Vm):
-    """Its clock counts instructions, 8 ns each:
-    what the host does besides does not show in any figure.
+    """What the host does besides does not show in any figure.
 
     One CPU. The kernel counts a task that it wakes on an idle CPU as running while that CPU is
     still being woken (rq_clock_skip_update), which takes a real one microseconds and an emulated
@@ -136,11 +135,8 @@ class CountingVm(Vm):
     smp: int = 1
     append: str = "rdt=perf"
     """Without it only energy and activity are counted."""
+    shift: int = 3
     timeout: float = 3600
-
-    def qemu(self, image: Path, directory: Path, share: Path, ports: Sequence[int]) -> list[str]:
-        words = super().qemu(image, directory, share, ports)
-        return [*words, "-icount", "shift=3,sleep=on"]
 
 
 def run_guest(plan: GuestPlan, stderr: Output = None) -> list[Run]:

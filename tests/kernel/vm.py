@@ -61,6 +61,12 @@ class Vm:
     """CPUs, a multiple of the sockets."""
     memory: int = 1024
     """MiB. What the guest writes outside of /tmp/share lies in it, too."""
+    shift: int = 0
+    """Its clock counts instructions, 2**shift ns each: a busy host makes a guest slow, not late.
+
+    By the host's clock, a kernel that is disturbed while it measures its TSC has a clock that runs
+    several times too fast from then on, and what it runs is soon out of time.
+    """
     timeout: float = 1800
     """Seconds, to end what hangs: on a busy machine an emulator takes its time."""
     mount: bool = True
@@ -111,6 +117,8 @@ class Vm:
             # CPUs that wait for each other would do so on a busy host, at its cost.
             "-accel",
             "tcg,thread=single",
+            "-icount",
+            f"shift={self.shift},sleep=on",
             "-cpu",
             cpu,
             "-smp",
