@@ -23,7 +23,6 @@ from hook.node import records
 from hook.node.processes import Processes, find_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.reconcile.survey import Survey, Whereabouts
-from hook.store import RunDir
 from hook.words import format_count, short_id, who
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
@@ -324,7 +323,7 @@ def diagnose_failure(survey: Survey, container: str) -> Iterator[Action]:
     action = Action("forget", container=container, names=known)
     if is_over:
         yield replace(action, why="it failed, and is gone")
-    elif failure.kind == "job" and _is_member(survey.context.run, container):
+    elif failure.kind == "job" and _has_group(survey, container):
         yield replace(action, why="it is a member of a job")
     elif (
         survey.is_mounted
@@ -346,12 +345,16 @@ def _is_final(survey: Survey, failure: Failure) -> bool:
     return failure.reason in _NOT_AGAIN
 
 
-def _is_member(run: RunDir, container: str) -> bool:
-    """Whether a container is a member of a key now:
-    since the survey a failed call may have taken it out again.
+def _has_group(survey: Survey, container: str) -> bool:
+    """Whether a container is a member of a key now, and its group is there.
+
+    Since the survey a failed call may have taken it out again. One that was killed before it could
+    may have left a member without a group, which a node without RMIDs cannot make.
     """
+    run = survey.context.run
     state = run.glance(KeyState, records.glance_index(run, container) or "")
-    return state is not None and container in state.members
+    member = state.members.get(container) if state is not None else None
+    return member is not None and survey.context.resctrl.exists(member.group)
 
 
 def _has_dead_process(failure: Failure) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hook import context as contexts
-from hook import ending, entry, inventory, jobs, refusals, report, system
+from hook import ending, entry, inventory, jobs, reclaim, refusals, report, system
 from hook.context import read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
@@ -35,6 +35,7 @@ from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, cgroup_of, fails, node
+from tests.unit.stops import KilledHere
 
 if TYPE_CHECKING:
     from hook.context import Context
@@ -491,6 +492,28 @@ def test_member_whose_failure_record_was_left_is_not_tried_again(node: Node) -> 
     node.put("unmonitored/job-7-100.json", text.decode())
     assert node.verbs() == ["forget"]
     assert node.groups() == {"oci-b": {7}}
+
+
+def test_try_that_was_killed_without_an_rmid_still_has_its_failure_on_record_until_one_is_free(
+    node: Node,
+) -> None:
+    """The process is a member by then, of a group that cannot be made."""
+    rmids = use_up_rmids(node)
+    node.spawn(7, "/user.slice")
+    assign(node, "a", 7)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reclaim, "undo", be_killed)
+        with pytest.raises(KilledHere):
+            node.repair()
+    node.repair()
+    assert (node.groups(), node.failures()) == ({}, {"job-7-100": Reason.NO_RMIDS})
+    rmids()
+    node.repair()
+    assert (node.groups(), node.failures()) == ({"oci-a": {7}}, {})
+
+
+def be_killed(*_: object) -> None:
+    raise KilledHere
 
 
 def test_process_that_may_not_join_by_now_does_not_join_at_another_try(node: Node) -> None:
