@@ -141,32 +141,35 @@ def remove_members(
     )
 
 
-def write_end(
-    context: Context, locked: LockedKey, *, by_order: bool = False, removes: Iterable[str] = ()
-) -> None:
-    """End a key whose members have ended, as far as its groups may be removed.
+def write_end(context: Context, locked: LockedKey, *, by_order: bool = False) -> bool:
+    """End a key whose members have ended, as far as its groups may be removed, or finish an end
+    that was killed; returns whether anything was to do.
 
     Raises HookError, OSError.
 
-    `by_order` says that all go: a job is released, or an administrator takes the hook off the
-    node. `removes` is as in `settle`. Of a completed key the groups go that it still has: its
-    end was killed before that.
+    `by_order` says that all groups go: a job is released, or an administrator takes the hook off
+    the node.
     """
     before = locked.state
     if before is None:
-        return
+        return False
     if before.completed_at is not None:
-        settle(
-            context,
-            locked,
-            before,
-            removes=[*list_left(context, before, by_order=by_order), *removes],
-        )
-        return
-    state = replace(before, recovering=False) if by_order else before
+        left = list_left(context, before, by_order=by_order)
+        if left:
+            settle(context, locked, before, removes=left)
+        return bool(left)
+    state, of_name = before, list[str]()
+    if by_order and before.recovering:  # its record may lack groups, which have its name
+        from hook import inventory
+
+        state = replace(before, recovering=False)
+        ctrl_groups = inventory.list_ctrl_groups(context.resctrl.root)
+        name = context.options.group_prefix + before.key
+        of_name = [f"{above}/mon_groups/{name}" for above in ctrl_groups]
     # A dead member that is on record has had no poststop.
     after = life_end.leave(state, state.members, stops=by_order)
-    settle(context, locked, _complete(context, after), before.members, removes)
+    settle(context, locked, _complete(context, after), before.members, of_name)
+    return True
 
 
 def list_left(context: Context, state: KeyState, *, by_order: bool = False) -> list[str]:

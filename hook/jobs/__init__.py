@@ -18,7 +18,7 @@ from hook import identity, inventory, names, report, system, unmonitored
 from hook.context import new_context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason
-from hook.key import remove_members, settle
+from hook.key import remove_members, settle, write_end
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import command, processes
 from hook.node.processes import Process, Processes
@@ -27,7 +27,6 @@ from hook.reconcile.act import (
     LONGEST_KEY,
     bring_in,
     check_job_processes,
-    end_key,
     lock_joining,
     lock_process,
 )
@@ -181,7 +180,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
             raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
         # Of a completed job: an earlier call may have been killed before it removed the groups.
         if outcomes is None or state.completed_at is not None:
-            return end_key(context, locked, state, by_order=True)
+            return write_end(context, locked, by_order=True)
         _release_members(context, locked, state, outcomes)
     return True
 
@@ -336,7 +335,7 @@ def _end_dead_run(context: Context, name: str) -> bool:
             return True
         members = state.members.values()
         is_dead = all(system.is_dead(member.pid, member.starttime) for member in members)
-        return is_dead and not _list_inside(context, state) and end_key(context, locked, state)
+        return is_dead and not _list_inside(context, state) and write_end(context, locked)
 
 
 def refuse_service(pids: Collection[int]) -> None:

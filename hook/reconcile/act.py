@@ -20,7 +20,6 @@ from hook import (
     damage,
     ending,
     identity,
-    inventory,
     life_end,
     life_turns,
     rare,
@@ -32,7 +31,7 @@ from hook import (
 from hook.conmon import leaves_out
 from hook.context import read_config, read_container
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
-from hook.key import list_left, remove_members, settle, write_end
+from hook.key import remove_members, settle, write_end
 from hook.line import count_owed, list_owed, set_owed
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import naming, processes, records
@@ -161,25 +160,6 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: in
     settle(context, locked, set_owed(state, owed))
     if errors:
         raise errors[0]
-
-
-def end_key(
-    context: Context, locked: LockedKey, state: KeyState, *, by_order: bool = False
-) -> bool:
-    """End a key, or finish an end that was killed; return whether anything was to do.
-
-    Raises HookError, OSError.
-
-    `by_order` says that all of its groups go, whether or not its members live.
-    """
-    if state.completed_at is not None and not list_left(context, state, by_order=by_order):
-        return False
-    of_name = []
-    if by_order and state.recovering:  # its record may lack groups, which have its name
-        for above in inventory.list_ctrl_groups(context.resctrl.root):
-            of_name.append(f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
-    write_end(context, locked, by_order=by_order, removes=of_name)
-    return True
 
 
 def _evict(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
@@ -361,7 +341,7 @@ _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] 
     "drop": lambda survey, locked, _, action: remove_members(
         survey.context, locked, [action.container]
     ),
-    "end": lambda survey, locked, state, _: end_key(survey.context, locked, state),
+    "end": lambda survey, locked, *_: write_end(survey.context, locked),
     "evict": _evict,
     "retire": lambda survey, locked, *_: reclaim.remove_retired(survey.context, locked),
     "forget": lambda survey, _locked, _state, action: survey.context.run.remove(

@@ -32,13 +32,13 @@ from hook import (
 )
 from hook.context import new_context
 from hook.errors import HookError, Reason
-from hook.key import settle
+from hook.key import settle, write_end
 from hook.models import KeyState, Options, State
 from hook.node import naming, processes, records, sums, unhooked
 from hook.node.models import ReconcileRecord
 from hook.node.unhooked import ListStates
 from hook.rare import as_hook_error
-from hook.reconcile.act import carry_out, end_key, make_container, write_owed
+from hook.reconcile.act import carry_out, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import LateCpu, Mover, explain_outside, finish
 from hook.reconcile.rotate import LARGEST, rotate
@@ -566,8 +566,7 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
     run.complaints = []
     try:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
-            state = locked.state
-            is_ended = state is not None and end_key(context, locked, state, by_order=True)
+            is_ended = write_end(context, locked, by_order=True)
             if locked.state is not None and not is_ended:
                 write_owed(context, locked, locked.state)
             if locked.state is not None and locked.state.owed is None:
