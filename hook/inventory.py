@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no usual start asks: which groups there are, which records,
-and what it means that resctrl refused one.
+"""What no usual start asks of resctrl: which groups there are,
+and what it means that it refused one.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
 """
 
 from __future__ import annotations
 
-from hook import names, system
+from hook import system
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
-from hook.models import KeyState
-from hook.store import PLACES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol
-
-    from hook.models import Model
-    from hook.store import Reader
 
     class Kernel(Protocol):
         """A Resctrl, whose module imports this one."""
@@ -100,35 +95,3 @@ def _list(directory: str) -> list[str] | None:
         if not system.is_gone(error):
             raise
         return None
-
-
-# --- Records
-
-
-def list_records(run: Reader, model: type[Model]) -> list[str]:
-    """List the keys, or containers, that have a record of a model. Raises OSError."""
-    return pick_ids(list_part(run, PLACES[model]), "", ".json")
-
-
-def list_part(run: Reader, part: str) -> list[str]:
-    """List the names in a directory of the run directory; none if it does not exist."""
-    try:
-        return system.list_directory(part, run.descriptor)
-    except FileNotFoundError:
-        return []
-
-
-def pick_ids(files: list[str], start: str, end: str) -> list[str]:
-    """Return the IDs between this start and this end of the files' names."""
-    stems = (
-        file[len(start) : -len(end)]
-        for file in files
-        if file.startswith(start) and file.endswith(end)
-    )
-    return [stem for stem in stems if names.is_container_id(stem)]
-
-
-def list_states(run: Reader) -> list[KeyState]:
-    """Read all states that are readable. The cost grows with the node."""
-    states = [run.glance(KeyState, key) for key in list_records(run, KeyState)]
-    return [state for state in states if state is not None]

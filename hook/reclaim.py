@@ -13,7 +13,7 @@ Imported only in these cases, if a group has lingered long enough, and by the to
 
 from __future__ import annotations
 
-from hook import host, inventory, key, life_end, names, system
+from hook import host, inventory, key, life_end, names, store, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import KeyState
 
@@ -170,7 +170,7 @@ def reclaim(context: Context, skipped: str) -> bool:
 def _end_dead(context: Context, skipped: str, has_enough: Callable[[], bool]) -> list[KeyState]:
     """End dead keys until that is enough; returns the keys met that still linger."""
     waiting = []
-    for name in inventory.list_records(context.run, KeyState):
+    for name in store.list_records(context.run, KeyState):
         if has_enough():
             break
         state = context.run.glance(KeyState, name) if name != skipped else None
@@ -251,7 +251,7 @@ def find_orphans(context: Context, paths: Iterable[str]) -> list[str]:
         if parse_key(context, path) is not None and not is_recorded(context, path)
     ]
     # Their groups may have another prefix.
-    states = inventory.list_states(context.run) if lone else []
+    states = store.list_states(context.run) if lone else []
     taken = {group.path for state in states if state.completed_at is None for group in state.groups}
     return [path for path in lone if path not in taken]
 

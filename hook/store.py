@@ -25,7 +25,7 @@ so that no other user can plant a link below it. `records` reads it without lock
 
 from __future__ import annotations
 
-from hook import formats, system
+from hook import formats, names, system
 from hook.errors import HookError, Reason
 from hook.models import Failure, Index, KeyState
 
@@ -314,3 +314,35 @@ def open_run_dir(path: str) -> int:
         system.close(descriptor)
         raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
     return descriptor
+
+
+# --- Lists, whose cost grows with the node: no usual start asks for one
+
+
+def list_records(run: Reader, model: type[Model]) -> list[str]:
+    """List the keys, or containers, that have a record of a model. Raises OSError."""
+    return pick_ids(list_part(run, PLACES[model]), "", ".json")
+
+
+def list_part(run: Reader, part: str) -> list[str]:
+    """List the names in a directory of the run directory; none if it does not exist."""
+    try:
+        return system.list_directory(part, run.descriptor)
+    except FileNotFoundError:
+        return []
+
+
+def pick_ids(files: list[str], start: str, end: str) -> list[str]:
+    """Return the IDs between this start and this end of the files' names."""
+    stems = (
+        file[len(start) : -len(end)]
+        for file in files
+        if file.startswith(start) and file.endswith(end)
+    )
+    return [stem for stem in stems if names.is_container_id(stem)]
+
+
+def list_states(run: Reader) -> list[KeyState]:
+    """Read all states that are readable. The cost grows with the node."""
+    states = [run.glance(KeyState, key) for key in list_records(run, KeyState)]
+    return [state for state in states if state is not None]

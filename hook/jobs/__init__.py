@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from hook import identity, inventory, names, report, system, unmonitored
+from hook import identity, names, report, store, system, unmonitored
 from hook.context import new_context, read_container
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason
@@ -161,7 +161,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
-    for process in inventory.list_records(context.run, Failure):
+    for process in store.list_records(context.run, Failure):
         parsed, failure = processes.parse_job_process(process), context.run.glance(Failure, process)
         is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
         if (

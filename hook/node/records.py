@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hook import names, rare, system
 from hook.damage import ASIDE
 from hook.errors import UNNAMED
-from hook.inventory import list_part, list_records, pick_ids
 from hook.line import count_owed
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import ReconcileRecord, Unhooked, UnhookedContainer
 from hook.rare import as_hook_error
-from hook.store import PLACES, RunDir, file_of, open_run_dir
+from hook.store import PLACES, RunDir, file_of, list_part, list_records, open_run_dir, pick_ids
 from hook.validation import replace
 from hook.words import explain_exception, who
 
@@ -85,7 +84,7 @@ class Records:
             system.close(self.descriptor)
 
     def list_part(self, part: str) -> list[str]:
-        """List a directory as inventory.list_part does, also without a run directory.
+        """List a directory as store.list_part does, also without a run directory.
 
         Raises HookError `io`.
         """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hook import conmon, context, formats, identity, inventory, names, rare, system
+from hook import conmon, context, formats, identity, names, rare, store, system
 from hook.models import Annotations, Config, Failure, Index, Options, State
 from hook.node import engines, files, hooksd
 from hook.node.models import Unhooked, UnhookedContainer
@@ -81,9 +81,7 @@ class Candidates:
         run, cgroups = self._context.run, self._processes.cgroups
         marked = {container for place in cgroups for _, container in identity.find_marked(place)}
         named = marked.union(filter(None, map(find_container, cgroups)))
-        return named.difference(
-            inventory.list_records(run, Index), inventory.list_records(run, Failure)
-        )
+        return named.difference(store.list_records(run, Index), store.list_records(run, Failure))
 
     @cached_property
     def _rules(self) -> tuple[list[Options], str]:
@@ -127,9 +125,7 @@ class Candidates:
                 return None
             # A container that came and went between two looks, as a Job's, has left its key's
             # record.
-            left = [
-                key for key in inventory.list_states(run) if key.kind == "pod" and not key.members
-            ]
+            left = [key for key in store.list_states(run) if key.kind == "pod" and not key.members]
             last_hooked = max(
                 [self._former.last_hooked, *(key.created_boottime or 0.0 for key in left)]
             )
@@ -163,7 +159,7 @@ class Candidates:
         # Read the records again: --adopt, or a hook that was running at the first read, has written
         # some by now.
         recorded = (
-            {*inventory.list_records(run, Index), *inventory.list_records(run, Failure)}
+            {*store.list_records(run, Index), *store.list_records(run, Failure)}
             if unhooked
             else set()
         )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from hook import host, inventory, system
+from hook import host, store, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.key import settle
 from hook.models import Member
@@ -269,7 +269,7 @@ INSIDE, OUTSIDE = "inside", "outside"
 def read_groups(context: Context) -> Groups:
     """Read the groups of the node as they are now."""
     kernel, prefix = context.resctrl, context.options.group_prefix
-    return Groups(kernel, prefix, lambda: records.list_recorded(inventory.list_states(context.run)))
+    return Groups(kernel, prefix, lambda: records.list_recorded(store.list_states(context.run)))
 
 
 def locate(groups: Groups, tid: int, path: str) -> str | None:

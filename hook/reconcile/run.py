@@ -27,6 +27,7 @@ from hook import (
     reclaim,
     report,
     resctrl,
+    store,
     system,
     validation,
 )
@@ -541,10 +542,10 @@ def end_all_keys(options: Options) -> Remains:
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
         problems = [
             problem
-            for key in inventory.list_records(run, KeyState)
+            for key in store.list_records(run, KeyState)
             if (problem := _end_key(context, key, deadline))
         ]
-        asides = [name for name in inventory.list_part(run, "groups") if damage.ASIDE in name]
+        asides = [name for name in store.list_part(run, "groups") if damage.ASIDE in name]
         left = [f"{run.path}/groups/{name}: it cannot be read" for name in asides]
         has_records = bool(problems or left)
         lone = reclaim.find_orphans(context, inventory.list_mon_groups(options.resctrl_root))

@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from hook import counters, ending, formats, inventory, life_end, system, unmonitored
+from hook import counters, ending, formats, life_end, store, system, unmonitored
 from hook.key import read_finals
 from hook.line import format_written, list_owed, make_line, name_run
 from hook.models import Failure, KeyState
@@ -128,7 +128,7 @@ def _read_on(
     # From the first line on. To keep what a later line may replace takes too much memory here.
     ledger = Ledger(history, former or Sums(repeated=sorted(sums.find_repeated(history))), labels)
     run, began = context.run, formats.format_utc(now)
-    on_record = {*inventory.list_records(run, KeyState), *inventory.list_records(run, Failure)}
+    on_record = {*store.list_records(run, KeyState), *store.list_records(run, Failure)}
 
     def keeps(job: Job) -> bool:
         known = on_record.intersection(
@@ -164,7 +164,7 @@ def _save_runs(context: Context, ledger: Ledger, now: float) -> None:
     if boot != ledger.boot:  # of processes of another boot nothing is left
         ledger.saved = {run: replace(saved, processes=[]) for run, saved in ledger.saved.items()}
     saved = {}
-    for name in inventory.list_records(context.run, KeyState):
+    for name in store.list_records(context.run, KeyState):
         state = context.run.glance(KeyState, name)
         if state is None or state.completed_at is not None or state.history_file != ledger.history:
             continue

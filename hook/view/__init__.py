@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 # A module that only failures need is imported at once, too:
 # an upgrade replaces the file that later imports would read.
-from hook import damage, formats, inventory, rare, report, system
+from hook import damage, formats, rare, report, store, system
 from hook.errors import HookError, Reason
 from hook.models import KeyState, MonGroup, Options
 from hook.node import records
@@ -103,7 +103,7 @@ class View:
             return None
         self._make_parts()
         versions = records.list_versions(self._run)
-        views = {*inventory.list_part(self._run, _PLACE)}
+        views = {*store.list_part(self._run, _PLACE)}
         self._shown = {key: shown for key, shown in self._shown.items() if key in versions}
         outdated = [
             key

@@ -36,7 +36,18 @@ from typing import TYPE_CHECKING, NoReturn
 
 # Modules that only failures need are imported at once, too:
 # an upgrade replaces the file that later imports would read.
-from hook import counters, create, ending, inventory, line, names, reclaim, refusals, report, system
+from hook import (
+    counters,
+    create,
+    ending,
+    line,
+    names,
+    reclaim,
+    refusals,
+    report,
+    store,
+    system,
+)
 from hook.context import new_context, read_container
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Index, KeyState, Options
@@ -176,7 +187,7 @@ class Watch:
         if self.looks_at_all:
             self.looks_at_all = False
             with self._guard("the processes of all containers"):
-                for state in inventory.list_states(self._context.run):
+                for state in store.list_states(self._context.run):
                     for container, member in state.members.items():
                         if processes.find_own_cgroup(container, member):
                             self._waiting[container] = Place(state.key, container, member)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook import inventory, system
+from hook import store, system
 from hook.context import new_context, read_container
 from hook.create import create_runtime
 from hook.models import Failure, KeyState, Member, Options
@@ -156,7 +156,7 @@ class Node:
         """The reasons of what is not monitored."""
         run_dir = RunDir(RUN)
         failures = {
-            name: run_dir.glance(Failure, name) for name in inventory.list_records(run_dir, Failure)
+            name: run_dir.glance(Failure, name) for name in store.list_records(run_dir, Failure)
         }
         return {
             name: failure.reason if failure is not None else "torn"

@@ -11,7 +11,7 @@ import errno
 
 import pytest
 
-from hook import inventory, report, system
+from hook import report, store, system
 from hook.context import new_call, read_container
 from hook.errors import HookError
 from hook.identity import new_pod
@@ -158,7 +158,7 @@ def keep(node: Node, *names: str) -> None:
 
 def kept(node: Node) -> dict[str, bool]:
     """The completed keys, and whether their snapshots are there."""
-    states = inventory.list_states(node.context().run)
+    states = store.list_states(node.context().run)
     return {state.key: bool(state.groups) for state in states if state.completed_at is not None}
 
 

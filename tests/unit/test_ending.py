@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 import pyz
-from hook import ending, inventory, jobs, reclaim, system
+from hook import ending, jobs, reclaim, store, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
 from hook.life_end import MOST_LEFT
@@ -460,7 +460,7 @@ def owed(node: Node) -> dict[str, int]:
     """How many lines each key owes."""
     return {
         state.key: count_owed(state)
-        for state in inventory.list_states(node.context().run)
+        for state in store.list_states(node.context().run)
         if state.owed is not None
     }
 
@@ -530,7 +530,7 @@ def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, ttl:
         assert owed(node) == {**dict.fromkeys(names, 1), "c0": 2}
         assert all(
             state.completed_at and not state.groups
-            for state in inventory.list_states(node.context().run)
+            for state in store.list_states(node.context().run)
         )
     assert node.verbs() == ["write"] * 11
     lines = read(node)
@@ -538,7 +538,7 @@ def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, ttl:
     assert sum(line["use"]["core_energy"] for line in lines) == sum(
         1.0 + 2 * pid for pid in range(7, 19)
     )
-    assert inventory.list_states(node.context().run) == []
+    assert store.list_states(node.context().run) == []
     node.assert_settled()
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hook import context as contexts
-from hook import ending, entry, inventory, jobs, reclaim, refusals, report, system
+from hook import ending, entry, jobs, reclaim, refusals, report, store, system
 from hook.context import read_container
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
@@ -347,7 +347,7 @@ def refuse(node: Node) -> Callable[[], object]:
 def read_failures(node: Node) -> dict[str, Failure]:
     run_dir = node.context().run
     failures = {
-        name: run_dir.glance(Failure, name) for name in inventory.list_records(run_dir, Failure)
+        name: run_dir.glance(Failure, name) for name in store.list_records(run_dir, Failure)
     }
     return {name: failure for name, failure in failures.items() if failure is not None}
 
@@ -833,7 +833,7 @@ def test_what_was_in_the_group_before_a_failed_call_stays_there_and_what_came_by
     assert node.groups() == {"oci-a": {6, 7, 70, 71} & {*node.kernel.tasks, 71}}
     assert node.find_state("a") == before
     assert not {"job-7-100", "job-7-200", "job-8-100"} & {
-        *inventory.list_records(node.context().run, Index)
+        *store.list_records(node.context().run, Index)
     }
 
 

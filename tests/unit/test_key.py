@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook import damage, inventory, key, reclaim, system
+from hook import damage, key, reclaim, store, system
 from hook.errors import HookError, Reason
 from hook.models import Failure, Index, KeyState
 from hook.reconcile import run as reconcile
@@ -250,7 +250,7 @@ def test_end_with_a_task_that_outlived_its_container_is_finished_after_a_kill_at
         with stop:
             (reclaim.reclaim(node.context(), OTHER) if lingers else node.stop())
         node.machine.release(node.machine.caller)
-        if UID in inventory.list_records(node.context().run, KeyState) and node.state().members:
+        if UID in store.list_records(node.context().run, KeyState) and node.state().members:
             node.stop()  # it was killed before its commit, as if it had not been called
         node.repair(options=options)
         assert node.groups() == {}
@@ -490,7 +490,7 @@ def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(
 
 
 def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(node: Node) -> None:
-    node.patch.setattr(inventory, "list_records", fails(errno.EIO))
+    node.patch.setattr(store, "list_records", fails(errno.EIO))
     context = node.context()
     assert reclaim.reclaim(context, OTHER) is False
     (complaint,) = context.run.complaints

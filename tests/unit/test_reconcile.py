@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook import counters, inventory, rare, system, validation
+from hook import counters, rare, store, system, validation
 from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, State
 from hook.node import naming, processes
@@ -473,7 +473,7 @@ def measure(node: Node, first: int, members: int) -> list[int]:
     counts = [count_reads(node, set())]
     node.remove_groups()
     counts.append(count_reads(node, {"remake"}))
-    for key in inventory.list_records(RunDir(RUN), KeyState):
+    for key in store.list_records(RunDir(RUN), KeyState):
         node.put(f"groups/{key}.json", "{")
     counts.append(count_reads(node, {"rebuild"}))
     return counts
@@ -678,7 +678,7 @@ def test_a_group_of_a_longer_prefix_stays_its_keys(node: Node, torn: bool) -> No
         node.put(f"groups/{UID}.json", "{")
     node.spawn(8)
     assert node.verbs() == (["rebuild", "adopt"] if torn else ["adopt"])
-    assert inventory.list_records(RunDir(RUN), KeyState) == [UID]
+    assert store.list_records(RunDir(RUN), KeyState) == [UID]
     assert RunDir(RUN).read_index(ID) == UID
     assert (node.members(), node.groups()) == ({ID: 7}, {f"oci-k8s-{UID}": {7, 8}})
     node.assert_settled()

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from hook import formats, inventory, system
+from hook import formats, store, system
 from hook.errors import HookError
 from hook.models import KeyState, MonGroup, Options
 from hook.node.models import ViewRecord
@@ -143,7 +143,7 @@ def test_a_further_ctrl_group_has_names_of_its_own(
 def test_a_key_is_shown_over_its_whole_life(node: Node) -> None:
     view = View(node.options())
     assert look_again(node, view) == []
-    assert inventory.list_part(node.context().run, "mon_groups") == []
+    assert store.list_part(node.context().run, "mon_groups") == []
     assert node.machine.files()[f"{RUN}/mon_data"] == f"-> {RESCTRL}/mon_data"
     node.start(ID, 7)
     assert look_again(node, view) == []
@@ -159,7 +159,7 @@ def test_a_key_is_shown_over_its_whole_life(node: Node) -> None:
     } <= texts.keys()
     RunDir(RUN).remove(KeyState, UID)
     assert look_again(node, view) == []
-    assert inventory.list_part(node.context().run, "mon_groups") == []
+    assert store.list_part(node.context().run, "mon_groups") == []
 
 
 def test_the_time_since_when_a_key_lingers_is_shown_while_it_does(node: Node) -> None:
@@ -227,7 +227,7 @@ def test_what_another_program_removes_or_adds_is_put_right_by_the_next_look(
     if place == "building":  # which a view needs only while it is made
         record(node, {**LIVE, "before": {"d/e": "2"}})
     assert look_again(node, view) == []
-    assert inventory.list_part(node.context().run, "mon_groups") == [UID]
+    assert store.list_part(node.context().run, "mon_groups") == [UID]
     assert shown(node).items() >= before.items()
 
 
@@ -266,7 +266,7 @@ def test_a_view_that_cannot_be_made_is_removed_and_made_once_it_can(
     record(node, {**LIVE, "before": {"d/e": "2"}})
     (problem,) = look_again(node, view) or []
     assert str(explain(problem)).startswith(f"could not make the view of key {UID};")
-    left = [inventory.list_part(node.context().run, part) for part in ("mon_groups", "building")]
+    left = [store.list_part(node.context().run, part) for part in ("mon_groups", "building")]
     assert left == [[], []]
     node.machine.limit(1000, 1000)
     node.kernel.now += 5
@@ -283,7 +283,7 @@ def test_a_key_whose_view_cannot_be_made_holds_up_no_other(node: Node) -> None:
     )
     refuse(node, "symlink", "/building/new")
     assert len(make_once(node.options())) == 1
-    assert inventory.list_part(node.context().run, "mon_groups") == ["a"]
+    assert store.list_part(node.context().run, "mon_groups") == ["a"]
 
 
 # --- Killed, or hit by an error, at each of its system calls
@@ -330,7 +330,7 @@ def test_killed_at_any_of_its_calls_it_is_right_after_its_next_start(
             View(node.options()).update()
         end(node)
         assert update(node) == wanted
-        assert inventory.list_part(node.context().run, "building") == []
+        assert store.list_part(node.context().run, "building") == []
 
 
 @each_change
@@ -354,7 +354,7 @@ def test_an_error_of_any_of_its_calls_is_said_and_put_right_within_seconds(
         node.kernel.now += 5
         look_again(node, view)
         assert shown(node) == wanted
-        assert inventory.list_part(node.context().run, "building") == []
+        assert store.list_part(node.context().run, "building") == []
 
 
 # --- The service
