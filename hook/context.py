@@ -125,13 +125,3 @@ def displaces(container: Container, member: Member) -> bool:
         not identity.is_member(container, member)
         and system.is_dead(member.pid, member.starttime) is not True
     )
-
-
-def concerns(options: Options, *, is_podmans: bool) -> bool:
-    """Whether a call with these options (`--containers`) is for this container,
-    by whether Podman made it.
-
-    A container's annotations can make it match both of our hooks.d files;
-    then only one of the two calls acts.
-    """
-    return options.containers == "all" or (options.containers == "podman") == is_podmans

@@ -6,8 +6,8 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 
 from __future__ import annotations
 
-from hook import formats, identity, resctrl, system
-from hook.context import concerns, make_call, new_context
+from hook import formats, identity, names, resctrl, system
+from hook.context import make_call, new_context
 from hook.models import Failure, Options, State
 from hook.store import RunDir
 
@@ -109,9 +109,7 @@ def _act(call: Call, context: Context) -> bool:
         return False
     from hook import create
 
-    if call.options.containers != "all" and not concerns(
-        call.options, is_podmans=container.pod.is_podmans
-    ):
+    if not names.concerns(call.options.containers, is_podmans=container.pod.is_podmans):
         return False
     if container.pod.is_podmans:
         from hook import conmon

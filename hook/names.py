@@ -136,6 +136,15 @@ def find_maker(cgroup: str | None, container: str) -> str | None:
     return _MAKERS.get(mark[:-1].rpartition(":")[2])  # `SLICE:MARK:ID`: see read_pod_uid
 
 
+def concerns(containers: str, *, is_podmans: bool) -> bool:
+    """Whether a call with this `--containers` is for a container, by whether Podman made it.
+
+    A container's annotations can make it match both of our hooks.d files;
+    then only one of the two calls acts.
+    """
+    return containers == "all" or (containers == "podman") == is_podmans
+
+
 # --- Parts of a path, and labels
 
 

@@ -8,7 +8,6 @@ Read `poststop`, then `key.remove_members`, the transitions of `life_end` that i
 from __future__ import annotations
 
 from hook import key, names, system
-from hook.context import concerns
 from hook.models import Failure
 
 TYPE_CHECKING = False
@@ -55,4 +54,4 @@ def _is_meant(context: Context, container: str, member: Member) -> bool:
     its annotations may be gone.
     """
     maker = names.find_maker(names.find_own(member.cgroup or "", container), container)
-    return maker is None or concerns(context.options, is_podmans=maker == "libpod")
+    return maker is None or names.concerns(context.options.containers, is_podmans=maker == "libpod")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hook import conmon, context, formats, identity, names, rare, store, system
+from hook import conmon, formats, identity, names, rare, store, system
 from hook.models import Annotations, Config, Failure, Index, Options, State
 from hook.node import engines, files, hooksd
 from hook.node.models import Unhooked, UnhookedContainer
@@ -318,7 +318,7 @@ def _match(state: State, rules: list[Options], run_dir: str) -> identity.Pod | N
     if pod.is_podmans or pod.uid is not None:  # the runtimes of all others read no hooks.d
         candidates += rules
     is_meant = any(
-        context.concerns(options, is_podmans=pod.is_podmans)
+        names.concerns(options.containers, is_podmans=pod.is_podmans)
         and not conmon.leaves_out(options, pod)
         and identity.is_wanted(options, bundle.annotations or {}, pod)
         for options in candidates

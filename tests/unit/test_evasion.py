@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hook import context, identity
+from hook import identity, names
 from hook.entry import parse
 from hook.errors import HookError
 from hook.models import Annotations
@@ -105,7 +105,7 @@ def decided(
             is_called = file is FILES[0]
         chosen, complaints = parse([*(file.hook.args or [])[2:], *words])
         assert complaints == []
-        if not is_called or not context.concerns(chosen, is_podmans=pod.is_podmans):
+        if not is_called or not names.concerns(chosen.containers, is_podmans=pod.is_podmans):
             continue
         if not identity.is_wanted(chosen, merged.state.get("annotations") or {}, pod):
             outcome = "not wanted"
