@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import counters, life_end, life_turns, line
+from hook import counters, life, life_end, life_turns, line
 from hook.counters import add_late, begin_group, inherit
 from hook.life_end import end_group
 from hook.models import KeyState, MonGroup
@@ -330,6 +330,19 @@ def test_known_use_never_falls_and_is_never_more_than_was_used(
 
 
 # --- Runs of one key
+
+
+def test_of_an_event_that_is_new_in_a_later_run_the_use_before_it_is_unknown() -> None:
+    """Not in a group that only the later run has."""
+    run = KeyState(key="c1", kind="container", groups=[group({TRAFFIC: "1"})])
+    done = life_end.complete(run, {PATH: {TRAFFIC: "3"}}, (), (0.0, 0.0))
+    state = life_turns.come_back(done, group(), (0.0, 0.0))
+    new = MonGroup(path=PATH.replace("mon_groups", "gold/mon_groups"), ctrl_group="gold")
+    now = {TRAFFIC: "7", ENERGY: "2.0"}
+    state = replace(state, groups=[*state.groups, new])
+    for one in state.groups:
+        state = life.begin(state, one, (1, 1), now, is_late=False)
+    assert [one.before for one in state.groups] == [{TRAFFIC: "2", ENERGY: counters.EARLIER}, {}]
 
 
 @given(
