@@ -136,7 +136,7 @@ LOOKS = (
     ["systemctl", "--no-pager", "list-jobs"],
     ["sh", "-c", "tail -n 20 /dev/shm/*/log /tmp/*/log; dmesg | tail -n 20"],
 )
-"""Commands that show of what a test hangs: its guest is gone before anybody can look."""
+"""Commands that show what a failed test has waited for: its guest is gone afterwards."""
 
 
 @pytest.hookimpl(wrapper=True)
