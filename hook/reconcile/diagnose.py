@@ -346,15 +346,15 @@ def _is_final(survey: Survey, failure: Failure) -> bool:
 
 
 def _has_group(survey: Survey, container: str) -> bool:
-    """Whether a container is a member of a key now, and its group is there.
+    """Whether a container is a member of a key now, and its group is known to be there.
 
     Since the survey a failed call may have taken it out again. One that was killed before it could
     may have left a member without a group, which a node without RMIDs cannot make.
     """
-    run = survey.context.run
+    run, kernel = survey.context.run, survey.context.resctrl
     state = run.glance(KeyState, records.glance_index(run, container) or "")
     member = state.members.get(container) if state is not None else None
-    return member is not None and survey.context.resctrl.exists(member.group)
+    return member is not None and system.try_call(kernel.exists, member.group) is True
 
 
 def _has_dead_process(failure: Failure) -> bool:

@@ -24,7 +24,7 @@ from hook.jobs import wait
 from hook.models import Failure, Index, Member, Options, State
 from hook.node import command
 from hook.node.processes import Processes
-from hook.reconcile import act
+from hook.reconcile import act, diagnose
 from hook.reconcile.run import end_all_keys
 from hook.reconcile.survey import Survey
 from hook.report import make_failure, write_record
@@ -508,6 +508,25 @@ def test_try_that_was_killed_without_an_rmid_still_has_its_failure_on_record_unt
     node.repair()
     assert (node.groups(), node.failures()) == ({}, {"job-7-100": Reason.NO_RMIDS})
     rmids()
+    node.repair()
+    assert (node.groups(), node.failures()) == ({"oci-a": {7}}, {})
+
+
+def test_failure_of_a_member_whose_group_cannot_be_looked_at_stays_and_stops_nothing(
+    node: Node,
+) -> None:
+    rmids = use_up_rmids(node)
+    node.spawn(7, "/user.slice")
+    assign(node, "a", 7)
+    text = node.machine.files()[f"{RUN}/unmonitored/job-7-100.json"]
+    assert isinstance(text, bytes)
+    rmids()
+    assign(node, "a", 7)
+    node.put("unmonitored/job-7-100.json", text.decode())
+    survey = Survey(node.context())
+    node.patch.setattr(survey.context.resctrl, "exists", fails(errno.EIO))
+    (action,) = diagnose.diagnose_failure(survey, "job-7-100")
+    assert action.verb == "retry"
     node.repair()
     assert (node.groups(), node.failures()) == ({"oci-a": {7}}, {})
 
