@@ -147,8 +147,12 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         for words in LOOKS:
-            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-            report.sections.append((" ".join(words), done.stdout + done.stderr))
+            # What cannot be shown does not hide the failure.
+            with suppress(OSError, subprocess.TimeoutExpired):
+                done = subprocess.run(
+                    words, capture_output=True, text=True, check=False, timeout=60
+                )
+                report.sections.append((" ".join(words), done.stdout + done.stderr))
     return report
 
 
