@@ -36,18 +36,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 # Modules that only failures need are imported at once, too:
 # an upgrade replaces the file that later imports would read.
-from hook import (
-    counters,
-    create,
-    ending,
-    line,
-    names,
-    reclaim,
-    refusals,
-    report,
-    store,
-    system,
-)
+from hook import counters, create, ending, line, names, reclaim, refusals, report, store, system
 from hook.context import new_context, read_container
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Index, KeyState, Options
